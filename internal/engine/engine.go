@@ -1,0 +1,130 @@
+// Package engine is what an operator run needs from whoever executes plans: the CPU engine
+// (engine/cpu) or the CUDA data plane. One process drives one rank.
+package engine
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/mkrun/mkrun/internal/plan"
+)
+
+// DType is the element type of operands and results; products are summed in fp32.
+type DType uint8
+
+const (
+	BF16 DType = iota
+	FP16
+)
+
+func (d DType) String() string { return [...]string{"bf16", "fp16"}[d] }
+
+// Size is the number of bytes of one element.
+func (d DType) Size() int64 { return 2 }
+
+// ParseDType reads a --dtype value.
+func ParseDType(s string) (DType, error) {
+	for _, d := range []DType{BF16, FP16} {
+		if s == d.String() {
+			return d, nil
+		}
+	}
+	return 0, fmt.Errorf("unknown dtype %q; known: bf16, fp16", s)
+}
+
+// Net describes the emulated link between nodes of the CPU engine. Zero values mean "as fast as
+// the host's TCP is, in order".
+type Net struct {
+	BandwidthGBs float64       `json:"bandwidth_gbs"` // per rank and direction, GB/s (1e9 bytes)
+	Latency      time.Duration `json:"latency"`       // added to every message
+	Reorder      bool          `json:"reorder"`       // deliver the pieces of messages out of order
+	Seed         uint64        `json:"seed"`          // of the reordering
+}
+
+// Config is everything an engine is told when a rank opens it.
+type Config struct {
+	Rank        int
+	Plan        *plan.Plan // already verified
+	Shape       plan.Shape
+	DType       DType
+	Workers     [plan.NumRoles]int // >= 1 each: goroutines (CPU) or CTAs (CUDA) that start in each role
+	Tile        int                // rows and columns of the square a compute worker finishes at once; 0 = the engine's default
+	Net         Net
+	WaitTimeout time.Duration // bound of every single wait for a flag or a peer
+	Bootstrap   Bootstrap
+}
+
+// Bootstrap connects the ranks of a job before their engines can talk to each other. The session
+// implements it for launched ranks; tests and the in-process mode implement it in memory.
+// All methods are collective in the sense that a rank must not Get before its own Fence returned.
+type Bootstrap interface {
+	// Put publishes endpoint data (addresses, keys, queue pairs; opaque to the session): to == Everyone for the
+	// part that all ranks may read, or one rank for the part that only it may.
+	Put(ctx context.Context, to int, blob []byte) error
+	// Fence returns when every rank has called it; afterwards all that was Put can be read.
+	Fence(ctx context.Context) error
+	// Get returns what rank `from` put for everyone, and what it put for the calling rank (nil if nothing).
+	Get(ctx context.Context, from int) (common, private []byte, err error)
+	// ShareFile offers an open file (heap memory) to the ranks of this node under a name.
+	ShareFile(ctx context.Context, name string, f *os.File) error
+	// PeerFile returns the file that a rank of this node shared, waiting until it did. The caller closes it.
+	PeerFile(ctx context.Context, rank int, name string) (*os.File, error)
+	// Barrier returns when every rank of the job has entered it. Calls are matched by their order.
+	Barrier(ctx context.Context) error
+}
+
+// Everyone addresses the common part of a rank's endpoint data.
+const Everyone = -1
+
+// Engine opens ranks.
+type Engine interface {
+	Name() string // "cpu" or "cuda", as in --engine
+	// Open makes the rank's heap, connects it to its peers and returns when Run may be called.
+	Open(ctx context.Context, cfg Config) (Instance, error)
+}
+
+// Instance is one rank's open operator. It is used by one goroutine, except Abort and Close.
+type Instance interface {
+	// SetInput copies raw elements (row-major bits of the dtype) into the rank's part of an input buffer.
+	SetInput(buffer string, bits []uint16) error
+	// Poison fills an output buffer with NaN.
+	Poison(buffer string) error
+	// Output copies the rank's part of an output buffer out.
+	Output(buffer string) ([]uint16, error)
+	// Sync lines all ranks up right before a timed call (a device-side or shared-memory barrier,
+	// much tighter than Bootstrap.Barrier).
+	Sync(ctx context.Context) error
+	// Run executes the plan once: one epoch. It returns when the rank's outputs are complete and its inputs may be reused.
+	Run(ctx context.Context) (Stats, error)
+	// Abort makes a Run in progress, and all later ones, return at once with the reason. Safe from any goroutine.
+	Abort(reason error)
+	// Close frees everything. Peers may still be reading: it is called only after a barrier or an abort.
+	Close() error
+}
+
+// Stats is what one Run did on one rank.
+type Stats struct {
+	Time       time.Duration
+	IntraBytes int64 // written by this rank to ranks of its node
+	InterBytes int64 // written by this rank to ranks of other nodes
+	Waited     [plan.NumRoles]time.Duration
+}
+
+// WaitError is a wait that was not satisfied in time: what was waited for, what was seen, and who owes it.
+type WaitError struct {
+	Rank    int    // who waited
+	Role    string // in which role
+	Task    string // doing what
+	Flag    string // name of the flag
+	Seen    uint64
+	Wanted  uint64
+	Signals string // which rank and task should have raised it
+	After   time.Duration
+}
+
+func (e *WaitError) Error() string {
+	return fmt.Sprintf("rank %d waited %v in %s (%s) for flag %q: seen %d, wanted %d; %s should have raised it",
+		e.Rank, e.After, e.Role, e.Task, e.Flag, e.Seen, e.Wanted, e.Signals)
+}
