@@ -1,6 +1,9 @@
 package plan
 
-import "math/bits"
+import (
+	"cmp"
+	"math/bits"
+)
 
 // Dim names a size that is known only at launch. Plans hold formulas in these,
 // never numbers, so one plan serves every shape.
@@ -12,8 +15,6 @@ const (
 	DimK            // columns of A, the depth of the product
 	numDims
 )
-
-func (d Dim) String() string { return [...]string{"M", "N", "K"}[d] }
 
 // Shape gives the dims their values for one launch.
 type Shape struct {
@@ -30,6 +31,15 @@ func (s Shape) Of(d Dim) int64 { return [...]int64{s.M, s.N, s.K}[d] }
 type Ratio struct {
 	Num uint32 `json:"num"`
 	Den uint32 `json:"den"`
+}
+
+// valid reports whether the ratio lies in 0..1.
+func (r Ratio) valid() bool { return r.Den != 0 && r.Num <= r.Den }
+
+// compare orders valid ratios by value. floor(dim * r) never decreases in r, and tells different ratios
+// apart once dim is large enough: so this order is the order of the cut points for all shapes at once.
+func (r Ratio) compare(o Ratio) int {
+	return cmp.Compare(uint64(r.Num)*uint64(o.Den), uint64(o.Num)*uint64(r.Den))
 }
 
 // At evaluates the cut point of a dim of the given size. Den must not be 0 and Num must not
@@ -59,6 +69,21 @@ func Part(d Dim, i, n int) Span {
 func (s Span) At(shape Shape) (from, to int64) {
 	size := shape.Of(s.Dim)
 	return s.From.At(size), s.To.At(size)
+}
+
+// valid reports whether the span is of a known dim, in order, and not empty for every shape.
+func (s Span) valid() bool {
+	return s.Dim < numDims && s.From.valid() && s.To.valid() && s.From.compare(s.To) < 0
+}
+
+// same reports whether two valid spans are equal for every shape.
+func (s Span) same(o Span) bool {
+	return s == o || s.Dim == o.Dim && s.From.compare(o.From) == 0 && s.To.compare(o.To) == 0
+}
+
+// within reports whether a valid span lies inside another for every shape.
+func (s Span) within(o Span) bool {
+	return s.Dim == o.Dim && o.From.compare(s.From) <= 0 && s.To.compare(o.To) <= 0
 }
 
 // Len is the number of rows or columns of the span for a shape.

@@ -23,7 +23,9 @@ type Plan struct {
 	Declared Traffic `json:"declared"` // what the algorithm says it moves; the verifier holds it to that
 }
 
-// RankPlan is what one rank does: a queue of tasks per role.
+// RankPlan is what one rank does: a queue of tasks per role. The rank's run is over when all its tasks are
+// done (of a Send: its source may be reused; the bytes may still be on their way), and its next epoch starts
+// only then.
 type RankPlan struct {
 	Queues [NumRoles][]Task `json:"queues"`
 }
@@ -38,8 +40,6 @@ const (
 	NumRoles
 )
 
-func (r Role) String() string { return [...]string{"compute", "intra", "send"}[r] }
-
 // BufferID indexes Plan.Buffers.
 type BufferID uint16
 
@@ -51,8 +51,6 @@ const (
 	BufOutput                    // result of the caller; written once
 	BufLanding                   // in the symmetric heap; peers write it, and again in the next epoch once credited
 )
-
-func (k BufferKind) String() string { return [...]string{"input", "output", "landing"}[k] }
 
 // Buffer is a row-major matrix that every rank has. Regions name rows and columns in the
 // coordinates of the whole matrix; a sharded buffer holds only the rank's own part of its rows:
@@ -94,8 +92,6 @@ const (
 	Counter                 // many writers, who add 1
 )
 
-func (k FlagKind) String() string { return [...]string{"stamp", "counter"}[k] }
-
 // Flag describes one flag word.
 type Flag struct {
 	Name string   `json:"name"` // for people: what its value says, e.g. "arrived shard 3 chunk 1"
@@ -120,7 +116,9 @@ func (w Wait) Target(epoch uint64) uint64 {
 }
 
 // Signal raises a flag in the memory of a rank: a stamp gets the epoch, a counter one more.
-// It is visible no earlier than the bytes its task wrote.
+// It is raised after the task has read all of its sources. At the rank that the task wrote to (and, unless
+// the task is a Send, at every rank of the node) it is also visible no earlier than the bytes written.
+// Between nodes a flag is always a stamp, since a NIC stores but does not add.
 type Signal struct {
 	Rank int    `json:"rank"`
 	Flag FlagID `json:"flag"`
@@ -136,15 +134,13 @@ const (
 	Notify              // nothing: only waits and signals (credits between nodes)
 )
 
-func (k Kind) String() string { return [...]string{"copy", "send", "compute", "notify"}[k] }
-
 // Task is one entry of a role's queue.
 type Task struct {
 	Kind    Kind     `json:"kind"`
 	Peer    int      `json:"peer"` // Copy, Send: the rank written to; else this rank
-	Src     Region   `json:"src"`
-	B       Region   `json:"b,omitempty"` // Compute only: the second operand, (N, K) as in nn.Linear
-	Dst     Region   `json:"dst"`
+	Src     Region   `json:"src,omitzero"`
+	B       Region   `json:"b,omitzero"` // Compute only: the second operand, (N, K) as in nn.Linear
+	Dst     Region   `json:"dst,omitzero"`
 	Waits   []Wait   `json:"waits,omitempty"`
 	Signals []Signal `json:"signals,omitempty"`
 }

@@ -69,3 +69,15 @@ func (w World) NodeOf(rank int) int {
 
 // SameNode reports whether two ranks share a node (and so memory).
 func (w World) SameNode(a, b int) bool { return w.NodeOf(a) == w.NodeOf(b) }
+
+// Rail is the rank of a node that a given rank talks to when its data must go there: the one with the same
+// local rank, or, where the node is smaller, that local rank modulo the node's size.
+func (w World) Rail(rank, node int) int {
+	_, local := w.Place(rank)
+	return w.RankAt(node, local%w.PPN[node])
+}
+
+// OnRail reports whether two ranks of different nodes are each other's rail partner, seen from either side.
+func (w World) OnRail(a, b int) bool {
+	return w.Rail(a, w.NodeOf(b)) == b || w.Rail(b, w.NodeOf(a)) == a
+}

@@ -1,0 +1,277 @@
+package plan
+
+import "fmt"
+
+// maxTasks bounds the size of a plan that is made at all: far above a world of 64 x 8, and far below what
+// would take the memory of the machine that makes it.
+const maxTasks = 1 << 24
+
+// The buffers of ag_gemm, in the order of its Plan.Buffers.
+const (
+	agA BufferID = iota
+	agB
+	agC
+	agGathered
+)
+
+// AGGemm is AllGather followed by a matrix product: rank r holds the r-th part of the rows of A (M x K, M being
+// the rows of all ranks together) and its own whole B (N x K), and ends with C = A * Bᵀ (M x N) for all of A.
+//
+// Each shard of A crosses between nodes once per destination node: its owner sends it to its rail partner
+// there, who computes with it and forwards it to the other ranks of that node. A rank's own shard is read
+// from "a" and never copied. Shards travel in the given number of chunks, which are also the segments of the
+// product and the units of flow control.
+//
+// Three kinds of flag guard chunk c of shard s in "gathered":
+//   - "arrived" (stamp, at whoever holds the chunk) by the writer: it may be read;
+//   - "free" (counter, at a rank that copies the chunk to its node mates) by the mates' segments: the next
+//     epoch's copies may overwrite it there;
+//   - "read" (counter, at a rank that received the chunk from another node) by its own segment and its own
+//     forwarding copies; when all have read, a Notify stamps "credit" at the sender, because a NIC cannot add.
+//
+// Orders: a rank sends to the node farthest ahead of it first (node+nodes-1, ..., node+1), so at each step
+// every node receives from one other; it copies to its mates starting with the next local rank; and it
+// computes first its own shard, then its mates' and then the other nodes' in the order in which they are
+// thus expected. Credits are sent last, so that no send ever stands behind a wait of this epoch.
+func AGGemm(w World, chunks int) (*Plan, error) {
+	if err := w.Validate(); err != nil {
+		return nil, fmt.Errorf("planning ag_gemm: %w", err)
+	}
+	if chunks < 1 || chunks > maxTasks {
+		return nil, fmt.Errorf("planning ag_gemm: a shard cannot travel in %d chunks; give a number from 1 to %d", chunks, maxTasks)
+	}
+	size := w.Size()
+	// Segments are size*size*chunks, and there are at most as many copies, sends and notices.
+	if size > maxTasks || int64(size)*int64(size) > maxTasks/int64(chunks) {
+		return nil, fmt.Errorf("planning ag_gemm: %d ranks with %d chunks per shard make more than %d segments; use fewer chunks", size, chunks, maxTasks)
+	}
+
+	m := newAGGemm(w, chunks)
+	for rank := range size {
+		m.rank(rank)
+	}
+	p := m.plan
+	nodes := int64(w.Nodes())
+	p.Declared = Traffic{
+		// Every node needs all of A on each of its ranks, and every part of it is there once before it fans out.
+		Intra: volumes(int64(size)-nodes, All(DimM), All(DimK)),
+		// Every node lacks what the others hold: over all nodes, A once per node but one.
+		Inter:        volumes(nodes-1, All(DimM), All(DimK)),
+		InterMinimum: volumes(nodes-1, All(DimM), All(DimK)),
+	}
+	return p, nil
+}
+
+// volumes is the list with one volume, or the empty list if there is nothing.
+func volumes(times int64, rows, cols Span) []Volume {
+	if times == 0 {
+		return []Volume{}
+	}
+	return []Volume{{Times: times, Rows: rows, Cols: cols}}
+}
+
+// agGemm holds what the making of an ag_gemm plan needs at hand.
+type agGemm struct {
+	plan   *Plan
+	w      World
+	chunks int
+	first  []int // first rank of each node
+	node   []int // of each rank
+	local  []int // of each rank
+
+	arrived, free, read, credit FlagID // first of each family
+
+	waits   slab[Wait]
+	signals slab[Signal]
+}
+
+func newAGGemm(w World, chunks int) *agGemm {
+	size, nodes := w.Size(), w.Nodes()
+	m := &agGemm{w: w, chunks: chunks}
+	m.plan = &Plan{
+		Operator: "ag_gemm", Algorithm: "hierarchical", World: w, Chunks: chunks,
+		Buffers: []Buffer{
+			agA:        {Name: "a", Kind: BufInput, Rows: DimM, Cols: DimK, Sharded: true},
+			agB:        {Name: "b", Kind: BufInput, Rows: DimN, Cols: DimK},
+			agC:        {Name: "c", Kind: BufOutput, Rows: DimM, Cols: DimN},
+			agGathered: {Name: "gathered", Kind: BufLanding, Rows: DimM, Cols: DimK},
+		},
+		Flags: []Flag{},
+		Ranks: make([]RankPlan, size),
+	}
+	for node, ppn := range w.PPN {
+		m.first = append(m.first, len(m.node))
+		for local := range ppn {
+			m.node = append(m.node, node)
+			m.local = append(m.local, local)
+		}
+	}
+	family := func(used bool, kind FlagKind, format string, n int) FlagID {
+		id := FlagID(len(m.plan.Flags))
+		if used {
+			for i := range n {
+				for c := range chunks {
+					m.plan.Flags = append(m.plan.Flags, Flag{Name: fmt.Sprintf(format, i, c), Kind: kind})
+				}
+			}
+		}
+		return id
+	}
+	m.arrived = family(size > 1, Stamp, "arrived shard %d chunk %d", size)
+	m.free = family(size > nodes, Counter, "free shard %d chunk %d", size)
+	m.read = family(nodes > 1, Counter, "read shard %d chunk %d", size)
+	m.credit = family(nodes > 1, Stamp, "credit node %d chunk %d", nodes)
+	return m
+}
+
+// flag is the member of a family for a shard (or node) and chunk.
+func (m *agGemm) flag(family FlagID, i, chunk int) FlagID {
+	return family + FlagID(i*m.chunks+chunk)
+}
+
+// gateway is the rank of a node that a shard of another node is sent to.
+func (m *agGemm) gateway(shard, node int) int {
+	return m.first[node] + m.local[shard]%m.w.PPN[node]
+}
+
+// rows is the chunk's part of the rows of A.
+func (m *agGemm) rows(shard, chunk int) Span {
+	return Part(DimM, shard*m.chunks+chunk, len(m.node)*m.chunks)
+}
+
+// rank fills the queues of one rank.
+func (m *agGemm) rank(rank int) {
+	node, local := m.node[rank], m.local[rank]
+	nodes, ppn := m.w.Nodes(), m.w.PPN[node]
+	var passed int // shards of other nodes that this rank receives from their owners
+	for shard := range m.node {
+		if m.node[shard] != node && m.gateway(shard, node) == rank {
+			passed++
+		}
+	}
+	q := &m.plan.Ranks[rank].Queues
+	q[RoleCompute] = make([]Task, 0, len(m.node)*m.chunks)
+	q[RoleIntra] = make([]Task, 0, (1+passed)*(ppn-1)*m.chunks)
+	q[RoleSend] = make([]Task, 0, (nodes-1+passed)*m.chunks)
+	add := func(role Role, t Task) { q[role] = append(q[role], t) }
+
+	for c := range m.chunks {
+		add(RoleCompute, m.segment(rank, rank, c))
+	}
+	for c := range m.chunks {
+		for d := 1; d < ppn; d++ {
+			add(RoleCompute, m.segment(rank, m.first[node]+(local+ppn-d)%ppn, c))
+			add(RoleIntra, m.copyTo(rank, rank, m.first[node]+(local+d)%ppn, c))
+		}
+	}
+	for ahead := nodes - 1; ahead > 0; ahead-- {
+		dst := (node + ahead) % nodes
+		src := (node + nodes - ahead) % nodes // whose shards arrive in this step
+		for c := range m.chunks {
+			add(RoleSend, m.sendTo(rank, dst, c))
+			// First the shards that come straight to this rank, then those that a mate passes on.
+			for d := range m.w.PPN[src] {
+				shard := m.first[src] + (local+d)%m.w.PPN[src]
+				add(RoleCompute, m.segment(rank, shard, c))
+				if m.gateway(shard, node) != rank {
+					continue
+				}
+				for d := 1; d < ppn; d++ {
+					add(RoleIntra, m.copyTo(rank, shard, m.first[node]+(local+d)%ppn, c))
+				}
+			}
+		}
+	}
+	for ahead := nodes - 1; ahead > 0; ahead-- {
+		src := (node + nodes - ahead) % nodes
+		for c := range m.chunks {
+			for d := range m.w.PPN[src] {
+				if shard := m.first[src] + (local+d)%m.w.PPN[src]; m.gateway(shard, node) == rank {
+					add(RoleSend, m.creditTo(rank, shard, c))
+				}
+			}
+		}
+	}
+}
+
+// segment computes the rows of C that follow from one chunk of A.
+func (m *agGemm) segment(rank, shard, c int) Task {
+	rows := m.rows(shard, c)
+	t := Task{
+		Kind: Compute, Peer: rank,
+		Src: Region{Buffer: agA, Rows: rows, Cols: All(DimK)},
+		B:   Region{Buffer: agB, Rows: All(DimN), Cols: All(DimK)},
+		Dst: Region{Buffer: agC, Rows: rows, Cols: All(DimN)},
+	}
+	if shard == rank {
+		return t
+	}
+	t.Src.Buffer = agGathered
+	t.Waits = m.waits.of(Wait{Flag: m.flag(m.arrived, shard, c), Count: 1})
+	writer, family := shard, m.free
+	if m.node[shard] != m.node[rank] {
+		writer = m.gateway(shard, m.node[rank])
+		if writer == rank {
+			family = m.read
+		}
+	}
+	t.Signals = m.signals.of(Signal{Rank: writer, Flag: m.flag(family, shard, c)})
+	return t
+}
+
+// copyTo copies one chunk to a rank of the same node: of the rank's own shard, or of one that it received.
+func (m *agGemm) copyTo(rank, shard, peer, c int) Task {
+	rows := m.rows(shard, c)
+	t := Task{
+		Kind: Copy, Peer: peer,
+		Src: Region{Buffer: agA, Rows: rows, Cols: All(DimK)},
+		Dst: Region{Buffer: agGathered, Rows: rows, Cols: All(DimK)},
+	}
+	// In total the mates' segments free the chunk once each.
+	freed := Wait{Flag: m.flag(m.free, shard, c), Count: uint32(m.w.PPN[m.node[rank]] - 1), Lag: 1}
+	arrived := m.flag(m.arrived, shard, c)
+	if shard == rank {
+		t.Waits = m.waits.of(freed)
+		t.Signals = m.signals.of(Signal{Rank: peer, Flag: arrived})
+		return t
+	}
+	t.Src.Buffer = agGathered
+	t.Waits = m.waits.of(Wait{Flag: arrived, Count: 1}, freed)
+	t.Signals = m.signals.of(Signal{Rank: peer, Flag: arrived}, Signal{Rank: rank, Flag: m.flag(m.read, shard, c)})
+	return t
+}
+
+// sendTo sends one chunk of the rank's own shard to another node.
+func (m *agGemm) sendTo(rank, node, c int) Task {
+	rows, peer := m.rows(rank, c), m.gateway(rank, node)
+	return Task{
+		Kind: Send, Peer: peer,
+		Src:     Region{Buffer: agA, Rows: rows, Cols: All(DimK)},
+		Dst:     Region{Buffer: agGathered, Rows: rows, Cols: All(DimK)},
+		Waits:   m.waits.of(Wait{Flag: m.flag(m.credit, node, c), Count: 1, Lag: 1}),
+		Signals: m.signals.of(Signal{Rank: peer, Flag: m.flag(m.arrived, rank, c)}),
+	}
+}
+
+// creditTo tells the owner of a shard of another node that a chunk was read by all who read it from here.
+func (m *agGemm) creditTo(rank, shard, c int) Task {
+	node := m.node[rank]
+	return Task{
+		Kind: Notify, Peer: rank,
+		Waits:   m.waits.of(Wait{Flag: m.flag(m.read, shard, c), Count: uint32(m.w.PPN[node])}),
+		Signals: m.signals.of(Signal{Rank: shard, Flag: m.flag(m.credit, node, c)}),
+	}
+}
+
+// slab hands out short slices from long ones: a plan for hundreds of ranks has millions of them.
+type slab[T any] struct{ free []T }
+
+func (s *slab[T]) of(items ...T) []T {
+	if len(s.free) < len(items) {
+		s.free = make([]T, 1024)
+	}
+	out := s.free[:len(items):len(items)]
+	s.free = s.free[len(items):]
+	copy(out, items)
+	return out
+}

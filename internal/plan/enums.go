@@ -1,0 +1,80 @@
+package plan
+
+import (
+	"fmt"
+	"strconv"
+)
+
+// The small enumerations of the language read and write as words, in messages and in JSON alike.
+
+var (
+	dimNames    = [...]string{"M", "N", "K"}
+	roleNames   = [...]string{"compute", "intra", "send"}
+	bufferNames = [...]string{"input", "output", "landing"}
+	flagNames   = [...]string{"stamp", "counter"}
+	kindNames   = [...]string{"copy", "send", "compute", "notify"}
+)
+
+func enumString[T ~uint8](v T, names []string) string {
+	if int(v) < len(names) {
+		return names[v]
+	}
+	return "unknown(" + strconv.Itoa(int(v)) + ")"
+}
+
+func enumMarshal[T ~uint8](what string, v T, names []string) ([]byte, error) {
+	if int(v) >= len(names) {
+		return nil, fmt.Errorf("plan: no %s has the number %d", what, v)
+	}
+	return []byte(names[v]), nil
+}
+
+func enumUnmarshal[T ~uint8](what string, v *T, names []string, text []byte) error {
+	for i, name := range names {
+		if name == string(text) {
+			*v = T(i)
+			return nil
+		}
+	}
+	return fmt.Errorf("plan: unknown %s %q; known: %v", what, text, names)
+}
+
+func (d Dim) String() string        { return enumString(d, dimNames[:]) }
+func (r Role) String() string       { return enumString(r, roleNames[:]) }
+func (k BufferKind) String() string { return enumString(k, bufferNames[:]) }
+func (k FlagKind) String() string   { return enumString(k, flagNames[:]) }
+func (k Kind) String() string       { return enumString(k, kindNames[:]) }
+
+// MarshalText writes the dim's letter.
+func (d Dim) MarshalText() ([]byte, error) { return enumMarshal("dim", d, dimNames[:]) }
+
+// UnmarshalText reads the dim's letter.
+func (d *Dim) UnmarshalText(text []byte) error {
+	return enumUnmarshal("dim", d, dimNames[:], text)
+}
+
+// MarshalText writes the kind's word.
+func (k BufferKind) MarshalText() ([]byte, error) {
+	return enumMarshal("buffer kind", k, bufferNames[:])
+}
+
+// UnmarshalText reads the kind's word.
+func (k *BufferKind) UnmarshalText(text []byte) error {
+	return enumUnmarshal("buffer kind", k, bufferNames[:], text)
+}
+
+// MarshalText writes the kind's word.
+func (k FlagKind) MarshalText() ([]byte, error) { return enumMarshal("flag kind", k, flagNames[:]) }
+
+// UnmarshalText reads the kind's word.
+func (k *FlagKind) UnmarshalText(text []byte) error {
+	return enumUnmarshal("flag kind", k, flagNames[:], text)
+}
+
+// MarshalText writes the kind's word.
+func (k Kind) MarshalText() ([]byte, error) { return enumMarshal("task kind", k, kindNames[:]) }
+
+// UnmarshalText reads the kind's word.
+func (k *Kind) UnmarshalText(text []byte) error {
+	return enumUnmarshal("task kind", k, kindNames[:], text)
+}
