@@ -1,0 +1,72 @@
+// Package launch runs a job: it starts one agent per node, has the agents start the ranks, relays
+// their output, and ends everything, in order or not, with one verdict.
+//
+// Three roles, which may live in different places: the launcher (Run: the user's terminal), the
+// head (machine + session.Head: owner of roster and verdict) and an agent per node (Agent).
+package launch
+
+import (
+	"crypto/rand"
+	"encoding/base32"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/mkrun/mkrun/internal/plan"
+)
+
+// Job is what a user asked for, with everything resolved that can be before anything starts.
+type Job struct {
+	ID      string     // random; label of gossip, certificates, messages
+	World   plan.World // ranks per node
+	Hosts   []Host     // one per node, in rank order
+	Argv    []string   // what each rank executes
+	Dir     string     // working directory of the ranks
+	Env     []string   // environment the ranks start from, NAME=value; the rank's own variables are added
+	Run     []byte     // the operator's run, for ranks with a session; nil for a user's own program
+	Session bool       // ranks get a session with their agent
+
+	Timeout      time.Duration // of the whole job; 0 = none
+	StartTimeout time.Duration // until every rank was started
+	AbortGrace   time.Duration // between SIGTERM and SIGKILL once a peer failed
+	Grace        time.Duration // between a user's signal and SIGKILL
+}
+
+// Host is one node of a job.
+type Host struct {
+	Name    string // as the user wrote it
+	Address string // where the node's ranks and its agent listen
+}
+
+// Defaults of the bounds a job runs under; each has a flag.
+const (
+	DefaultStartTimeout = 60 * time.Second
+	DefaultAbortGrace   = 300 * time.Millisecond
+	DefaultGrace        = 10 * time.Second
+)
+
+// NewID makes a job id: 80 random bits, in letters and digits that survive host names, paths and labels.
+func NewID() (string, error) {
+	var raw [10]byte
+	if _, err := rand.Read(raw[:]); err != nil {
+		return "", fmt.Errorf("making a job id: %w", err)
+	}
+	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(raw[:])), nil
+}
+
+// Pretend returns n hosts that are all this machine, each with a loopback address of its own, so
+// that what crosses between "nodes" really goes through sockets.
+func Pretend(n int) ([]Host, error) {
+	const perByte = 250 // 127.0.x.1 .. 127.0.x.250
+	if n > 255*perByte {
+		return nil, fmt.Errorf("%d pretended nodes on one host: at most %d loopback addresses are used", n, 255*perByte)
+	}
+	hosts := make([]Host, n)
+	for i := range hosts {
+		hosts[i] = Host{
+			Name:    fmt.Sprintf("node%d", i),
+			Address: fmt.Sprintf("127.0.%d.%d", i/perByte, i%perByte+1),
+		}
+	}
+	return hosts, nil
+}

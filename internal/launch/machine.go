@@ -1,0 +1,292 @@
+package launch
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	pb "github.com/mkrun/mkrun/internal/session/sessionpb"
+	"github.com/mkrun/mkrun/internal/stdio"
+)
+
+// exitAborted is the status with which a rank leaves because others failed, as if it had obeyed a
+// SIGTERM. Such an exit is a consequence, never a cause.
+const exitAborted = 128 + 15
+
+// machine is the head's view of one generation of a job: a pure state machine without clocks,
+// goroutines or sockets. Every input returns the messages it calls for, so that any order of events,
+// however unlucky, can be replayed in a test.
+type machine struct {
+	job   *Job
+	nodes []nodeState
+	ranks []rankState
+	cause *pb.Cause // why the job failed; nil while all is well
+	begun bool      // roster and start orders were sent
+}
+
+type nodeState struct {
+	hello *pb.Hello
+	facts *Facts
+	over  bool // its ranks have ended and all output has arrived, or the agent is lost
+}
+
+type rankPhase int
+
+const (
+	rankWaiting rankPhase = iota
+	rankStarted
+	rankAttached
+	rankReported
+	rankExited
+)
+
+func (p rankPhase) String() string {
+	return [...]string{"not started", "running", "in session", "reported", "ended"}[p]
+}
+
+type rankState struct {
+	phase  rankPhase
+	pid    int
+	report []byte
+	exit   *pb.RankExited
+	abort  bool // asked for an abort itself
+}
+
+// Facts is what an agent tells about its node right after its hello.
+type Facts struct {
+	MasterPort int `json:"master_port"` // a free port on the node's address
+	CPUs       int `json:"cpus"`        // this agent may run on
+}
+
+// order is a message to one node's agent, or to all of them (node -1).
+type order struct {
+	node int
+	msg  *pb.ToAgent
+}
+
+const allNodes = -1
+
+func newMachine(job *Job) *machine {
+	return &machine{
+		job:   job,
+		nodes: make([]nodeState, job.World.Nodes()),
+		ranks: make([]rankState, job.World.Size()),
+	}
+}
+
+func (m *machine) hello(node int, h *pb.Hello) []order {
+	m.nodes[node].hello = h
+	return m.begin()
+}
+
+func (m *machine) factsFrom(node int, raw []byte) []order {
+	var f Facts
+	if err := json.Unmarshal(raw, &f); err != nil {
+		return m.fail(m.nodeCause(pb.Cause_LAUNCHER, node, fmt.Sprintf("sent facts that cannot be read: %v", err)))
+	}
+	m.nodes[node].facts = &f
+	return m.begin()
+}
+
+// begin sends roster and start orders once every node is there and the first one said which port is free.
+func (m *machine) begin() []order {
+	if m.begun || m.cause != nil || m.nodes[0].facts == nil || len(m.missing()) > 0 {
+		return nil
+	}
+	m.begun = true
+	orders := []order{{allNodes, &pb.ToAgent{Kind: &pb.ToAgent_Roster{Roster: m.roster()}}}}
+	for node := range m.nodes {
+		start := &pb.Start{
+			Run:          m.job.Run,
+			AbortGraceMs: m.job.AbortGrace.Milliseconds(),
+			GraceMs:      m.job.Grace.Milliseconds(),
+		}
+		for local := range m.job.World.PPN[node] {
+			rank := m.job.World.RankAt(node, local)
+			start.Ranks = append(start.Ranks, &pb.RankSpec{
+				Rank:      int32(rank),
+				LocalRank: int32(local),
+				Argv:      m.job.Argv,
+				Env:       m.job.rankEnv(rank, m.nodes[0].facts.MasterPort),
+				Dir:       m.job.Dir,
+				Session:   m.job.Session,
+			})
+		}
+		orders = append(orders, order{node, &pb.ToAgent{Kind: &pb.ToAgent_Start{Start: start}}})
+	}
+	return orders
+}
+
+func (m *machine) roster() *pb.Roster {
+	r := &pb.Roster{Job: m.job.ID, Generation: 1}
+	first := 0
+	for i, n := range m.nodes {
+		r.Nodes = append(r.Nodes, &pb.Node{
+			Index:       int32(i),
+			Incarnation: n.hello.GetIncarnation(),
+			Hostname:    n.hello.GetHostname(),
+			Address:     m.job.Hosts[i].Address,
+			Gossip:      n.hello.GetAddresses(),
+			FirstRank:   int32(first),
+			Ranks:       int32(m.job.World.PPN[i]),
+		})
+		first += m.job.World.PPN[i]
+	}
+	return r
+}
+
+// missing are the nodes that have not said hello.
+func (m *machine) missing() []int {
+	var missing []int
+	for i, n := range m.nodes {
+		if n.hello == nil && !n.over {
+			missing = append(missing, i)
+		}
+	}
+	return missing
+}
+
+func (m *machine) started(rank, pid int) {
+	m.ranks[rank].pid = pid
+	m.advance(rank, rankStarted)
+}
+
+func (m *machine) attached(rank int) { m.advance(rank, rankAttached) }
+
+func (m *machine) reported(rank int, report []byte) {
+	m.ranks[rank].report = report
+	m.advance(rank, rankReported)
+}
+
+func (m *machine) advance(rank int, to rankPhase) {
+	m.ranks[rank].phase = max(m.ranks[rank].phase, to)
+}
+
+// allStarted reports whether every rank's process exists (or already ended).
+func (m *machine) allStarted() bool {
+	return !slices.ContainsFunc(m.ranks, func(r rankState) bool { return r.phase == rankWaiting })
+}
+
+func (m *machine) exited(node int, e *pb.RankExited) []order {
+	r := &m.ranks[e.GetRank()]
+	r.exit = e
+	m.advance(int(e.GetRank()), rankExited)
+	c := exitCause(e, node, m.job.Hosts[node].Name)
+	if c == nil || e.GetKilledByUs() || m.consequence(e, r) {
+		return nil
+	}
+	if m.cause.GetKind() == pb.Cause_RANK_ABORT && m.cause.GetRank() == e.GetRank() {
+		// The rank said what was wrong before it left; its exit only adds its last words.
+		m.cause.LastLines = e.GetLastLines()
+		return nil
+	}
+	return m.fail(c)
+}
+
+// consequence reports whether a bad exit follows from a failure that is already known: a rank that
+// obeyed the abort, or that had itself asked for it.
+func (m *machine) consequence(e *pb.RankExited, r *rankState) bool {
+	if m.cause == nil || m.cause.GetRank() == e.GetRank() {
+		return false
+	}
+	return r.abort || (e.GetSignal() == 0 && e.GetExitCode() == exitAborted)
+}
+
+// abortRequested is a rank's own word that it cannot go on: often because another one died, so a
+// death that was nobody's order replaces it as the cause (see fail).
+func (m *machine) abortRequested(node int, a *pb.AbortRequest) []order {
+	c := m.nodeCause(pb.Cause_RANK_ABORT, node, a.GetReason())
+	c.Rank = a.GetRank()
+	c.ExitStatus = a.GetExitStatus()
+	if a.GetRank() >= 0 {
+		m.ranks[a.GetRank()].abort = true
+	} else {
+		c.Kind = pb.Cause_LAUNCHER
+		c.ExitStatus = stdio.StatusLauncher
+	}
+	return m.fail(c)
+}
+
+// lost ends a node whose agent is gone. Its keeper has ended its ranks by itself.
+func (m *machine) lost(node int, why string) []order {
+	if m.nodes[node].over {
+		return nil
+	}
+	m.nodes[node].over = true
+	return m.fail(m.nodeCause(pb.Cause_AGENT_LOST, node, "its agent is gone: "+why))
+}
+
+func (m *machine) nodeDone(node int) { m.nodes[node].over = true }
+
+// fail records why the job failed and tells every agent, once. A later, more basic cause replaces a
+// rank's complaint about its peers: a rank that died or an agent that vanished explains the complaint.
+func (m *machine) fail(c *pb.Cause) []order {
+	if m.cause != nil {
+		complaint := m.cause.GetKind() == pb.Cause_RANK_ABORT
+		basic := c.GetKind() == pb.Cause_RANK_EXIT || c.GetKind() == pb.Cause_AGENT_LOST
+		if complaint && basic && c.GetRank() != m.cause.GetRank() {
+			m.cause = c
+		}
+		return nil
+	}
+	m.cause = c
+	return []order{{allNodes, &pb.ToAgent{Kind: &pb.ToAgent_Abort{Abort: &pb.Abort{Cause: c}}}}}
+}
+
+// signal passes a user's signal on to all ranks.
+func (m *machine) signal(number int) []order {
+	return []order{{allNodes, &pb.ToAgent{Kind: &pb.ToAgent_Signal{Signal: &pb.Signal{Number: int32(number)}}}}}
+}
+
+// over reports whether nothing of the job runs any more.
+func (m *machine) over() bool {
+	for _, n := range m.nodes {
+		if n.hello == nil && !m.begun && m.cause != nil {
+			continue // never came, and will be told to go if it still does
+		}
+		if !n.over {
+			return false
+		}
+	}
+	return true
+}
+
+// conclude makes sure that a job in which every rank ended well also has what it was run for.
+func (m *machine) conclude() {
+	if m.cause != nil || !m.job.Session {
+		return
+	}
+	for rank, r := range m.ranks {
+		if r.report == nil {
+			node := m.job.World.NodeOf(rank)
+			m.cause = m.nodeCause(pb.Cause_RANK_EXIT, node, "ended with status 0 but without its report")
+			m.cause.Rank = int32(rank)
+			m.cause.ExitStatus = stdio.StatusLauncher
+			return
+		}
+	}
+}
+
+// states says in one line per rank how far it came, for time-outs and signals.
+func (m *machine) states() string {
+	var b strings.Builder
+	for _, node := range m.missing() {
+		fmt.Fprintf(&b, "\n  %s (node %d, %s): its agent has not said hello", m.job.Hosts[node].Name, node, m.job.Hosts[node].Address)
+	}
+	for rank, r := range m.ranks {
+		node := m.job.World.NodeOf(rank)
+		fmt.Fprintf(&b, "\n  rank %d on %s: %s", rank, m.job.Hosts[node].Name, r.phase)
+		if r.pid != 0 && r.phase != rankExited {
+			fmt.Fprintf(&b, " (pid %d)", r.pid)
+		}
+	}
+	return b.String()
+}
+
+func (m *machine) nodeCause(kind pb.Cause_Kind, node int, reason string) *pb.Cause {
+	return &pb.Cause{
+		Kind: kind, Node: int32(node), Host: m.job.Hosts[node].Name, Rank: -1,
+		Reason: reason, ExitStatus: stdio.StatusLauncher,
+	}
+}

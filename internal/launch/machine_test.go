@@ -1,0 +1,165 @@
+package launch
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/mkrun/mkrun/internal/plan"
+	pb "github.com/mkrun/mkrun/internal/session/sessionpb"
+)
+
+func testMachine(t *testing.T, ppn ...int) *machine {
+	t.Helper()
+	hosts, err := Pretend(len(ppn))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newMachine(&Job{ID: "job", World: plan.World{PPN: ppn}, Hosts: hosts, Argv: []string{"true"}})
+}
+
+// join brings all nodes in and starts all ranks.
+func join(t *testing.T, m *machine) {
+	t.Helper()
+	orders := 0
+	for node := range m.nodes {
+		orders += len(m.hello(node, &pb.Hello{Node: int32(node)}))
+		orders += len(m.factsFrom(node, []byte(`{"master_port":4711}`)))
+	}
+	if orders != 1+len(m.nodes) {
+		t.Fatalf("%d orders, want the roster and %d starts", orders, len(m.nodes))
+	}
+	for rank := range m.ranks {
+		m.started(rank, 100+rank)
+	}
+	if !m.allStarted() {
+		t.Fatal("all ranks were started, but the machine waits for some")
+	}
+}
+
+func TestRosterAndStartNeedEveryHelloAndTheMasterPort(t *testing.T) {
+	m := testMachine(t, 2, 1)
+	if orders := m.hello(1, &pb.Hello{Node: 1}); orders != nil {
+		t.Fatalf("orders before all nodes were there: %v", orders)
+	}
+	if orders := m.hello(0, &pb.Hello{Node: 0}); orders != nil {
+		t.Fatalf("orders before the master port was known: %v", orders)
+	}
+	if got := m.missing(); len(got) != 0 {
+		t.Fatalf("missing = %v", got)
+	}
+	orders := m.factsFrom(0, []byte(`{"master_port":4711}`))
+	if len(orders) != 3 {
+		t.Fatalf("%d orders, want the roster and two starts", len(orders))
+	}
+	roster := orders[0].msg.GetRoster()
+	if n := roster.GetNodes()[1]; n.GetFirstRank() != 2 || n.GetRanks() != 1 {
+		t.Errorf("node 1 has ranks from %d, %d of them; want 2, 1", n.GetFirstRank(), n.GetRanks())
+	}
+	ranks := orders[2].msg.GetStart().GetRanks()
+	if len(ranks) != 1 || ranks[0].GetRank() != 2 || ranks[0].GetLocalRank() != 0 {
+		t.Fatalf("node 1 was told to start %v", ranks)
+	}
+	env := strings.Join(ranks[0].GetEnv(), "\n")
+	for _, want := range []string{"RANK=2", "LOCAL_RANK=0", "WORLD_SIZE=3", "LOCAL_WORLD_SIZE=1", "MASTER_PORT=4711", "MKRUN_NODE_RANK=1"} {
+		if !strings.Contains(env, want) {
+			t.Errorf("rank 2 lacks %s in its environment", want)
+		}
+	}
+}
+
+func TestFailureHasOneCause(t *testing.T) {
+	exit := func(rank, code int32) func(m *machine) []order {
+		return func(m *machine) []order {
+			return m.exited(m.job.World.NodeOf(int(rank)), &pb.RankExited{Rank: rank, ExitCode: code})
+		}
+	}
+	killed := func(rank, sig int32, byUs bool) func(m *machine) []order {
+		return func(m *machine) []order {
+			return m.exited(m.job.World.NodeOf(int(rank)), &pb.RankExited{Rank: rank, Signal: sig, KilledByUs: byUs})
+		}
+	}
+	complain := func(rank int32, why string) func(m *machine) []order {
+		return func(m *machine) []order {
+			return m.abortRequested(m.job.World.NodeOf(int(rank)), &pb.AbortRequest{Rank: rank, Reason: why, ExitStatus: 1})
+		}
+	}
+	lost := func(node int) func(m *machine) []order {
+		return func(m *machine) []order { return m.lost(node, "killed") }
+	}
+	tests := []struct {
+		name   string
+		events []func(m *machine) []order
+		kind   pb.Cause_Kind
+		rank   int32
+		status int32
+		aborts int
+	}{
+		{"all well", []func(*machine) []order{exit(0, 0), exit(1, 0), exit(2, 0)}, pb.Cause_KIND_UNSPECIFIED, 0, 0, 0},
+		{"first exit wins", []func(*machine) []order{exit(2, 3), exit(0, 5)}, pb.Cause_RANK_EXIT, 2, 3, 1},
+		{"killed by a signal", []func(*machine) []order{killed(1, 9, false)}, pb.Cause_RANK_EXIT, 1, 137, 1},
+		{"our own kills are no cause", []func(*machine) []order{exit(2, 3), killed(0, 9, true), killed(1, 15, true)}, pb.Cause_RANK_EXIT, 2, 3, 1},
+		{"death explains a complaint", []func(*machine) []order{complain(0, "link to rank 2 closed"), killed(2, 9, false)}, pb.Cause_RANK_EXIT, 2, 137, 1},
+		{"exit explains a complaint", []func(*machine) []order{complain(0, "link to rank 2 closed"), exit(2, 7)}, pb.Cause_RANK_EXIT, 2, 7, 1},
+		{"obeying an abort is no cause", []func(*machine) []order{complain(0, "wait timed out"), exit(1, exitAborted), exit(2, exitAborted)}, pb.Cause_RANK_ABORT, 0, 1, 1},
+		{"complaining twice is no cause", []func(*machine) []order{complain(0, "wait timed out"), complain(1, "me too"), exit(1, 1)}, pb.Cause_RANK_ABORT, 0, 1, 1},
+		{"lost agent explains a complaint", []func(*machine) []order{complain(0, "link closed"), lost(1)}, pb.Cause_AGENT_LOST, -1, 125, 1},
+		{"a rank's own exit after its complaint", []func(*machine) []order{complain(1, "check failed"), exit(1, 1)}, pb.Cause_RANK_ABORT, 1, 1, 1},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			m := testMachine(t, 2, 1)
+			join(t, m)
+			aborts := 0
+			for _, ev := range tt.events {
+				for _, o := range ev(m) {
+					if o.msg.GetAbort() != nil {
+						aborts++
+					}
+				}
+			}
+			if m.cause.GetKind() != tt.kind || m.cause.GetRank() != tt.rank || m.cause.GetExitStatus() != tt.status {
+				t.Errorf("cause %v rank %d status %d, want %v rank %d status %d",
+					m.cause.GetKind(), m.cause.GetRank(), m.cause.GetExitStatus(), tt.kind, tt.rank, tt.status)
+			}
+			if aborts != tt.aborts {
+				t.Errorf("%d aborts were ordered, want %d", aborts, tt.aborts)
+			}
+		})
+	}
+}
+
+func TestOverNeedsEveryNode(t *testing.T) {
+	m := testMachine(t, 1, 1)
+	join(t, m)
+	m.nodeDone(0)
+	if m.over() {
+		t.Fatal("over while node 1 still runs")
+	}
+	m.lost(1, "killed")
+	if !m.over() {
+		t.Fatal("not over although one node is done and the other lost")
+	}
+}
+
+func TestSilentSuccessIsNoSuccess(t *testing.T) {
+	m := testMachine(t, 1, 1)
+	m.job.Session = true
+	join(t, m)
+	m.reported(0, []byte("{}"))
+	for rank := range m.ranks {
+		m.exited(rank, &pb.RankExited{Rank: int32(rank)})
+		m.nodeDone(rank)
+	}
+	m.conclude()
+	if m.cause.GetRank() != 1 {
+		t.Fatalf("rank 1 ended without a report, cause is %v", m.cause)
+	}
+}
+
+func TestStatesNameWhoIsMissing(t *testing.T) {
+	m := testMachine(t, 1, 1)
+	m.hello(0, &pb.Hello{})
+	if got := m.states(); !strings.Contains(got, "node1 (node 1, 127.0.0.2): its agent has not said hello") {
+		t.Errorf("states do not name the missing node:%s", got)
+	}
+}

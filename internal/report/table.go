@@ -1,0 +1,76 @@
+package report
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+)
+
+// WriteTable writes the result of an operator for people: one row per rank and a total.
+func (d *Document) WriteTable(w io.Writer) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s  M=%d N=%d K=%d %s  %d nodes, %d ranks  engine %s, net %s\n",
+		d.Operator, d.Shape.M, d.Shape.N, d.Shape.K, d.DType, d.World.Nodes, d.World.Size, d.Engine, d.Net)
+	if d.Plan != nil {
+		fmt.Fprintf(&b, "plan: %d transfers, %d segments, %d flags, verified   config: %s   started in %.0f ms\n",
+			d.Plan.Transfers, d.Plan.Segments, d.Plan.Flags, d.Config.Source, d.StartMS)
+	}
+	b.WriteByte('\n')
+	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(tw, "rank\tnode\ttime ms\tGFLOP/s\tin node\tbetween nodes\trel. error\t\t")
+	var flops float64
+	for _, r := range d.Ranks {
+		relative := "not checked"
+		if r.RelError != nil {
+			relative = fmt.Sprintf("%.2e", *r.RelError)
+		}
+		fmt.Fprintf(tw, "%d\t%d\t%.3f\t%.1f\t%s\t%s\t%s\t%s\t\n", r.Rank, r.Node, r.TimeMS, r.GFlops,
+			Size(r.IntraBytes), Size(r.InterBytes), relative, strings.ToUpper(r.Status))
+		flops += r.GFlops * r.TimeMS
+	}
+	if d.TimeMS != nil {
+		relative := "not checked"
+		if d.Check != nil {
+			relative = fmt.Sprintf("%.2e", d.Check.RelError)
+		}
+		rate := 0.0
+		if d.TimeMS.Median > 0 {
+			rate = flops / d.TimeMS.Median
+		}
+		fmt.Fprintf(tw, "all\t\t%.3f\t%.1f\t%s\t%s\t%s\t%s\t\n", d.TimeMS.Median, rate,
+			Size(d.Bytes.Intra), Size(d.Bytes.Inter), relative, strings.ToUpper(string(d.Status)))
+	}
+	if err := tw.Flush(); err != nil {
+		return fmt.Errorf("writing the result: %w", err)
+	}
+	if d.TimeMS != nil {
+		fmt.Fprintf(&b, "\ntime of a call (slowest rank): median %.3f ms, 95%% within %.3f ms, longest %.3f ms\n",
+			d.TimeMS.Median, d.TimeMS.P95, d.TimeMS.Max)
+	}
+	if d.Bytes != nil && d.Bytes.InterMinimum > 0 {
+		fmt.Fprintf(&b, "between nodes: %s, %.2f times the least possible\n",
+			Size(d.Bytes.Inter), float64(d.Bytes.Inter)/float64(d.Bytes.InterMinimum))
+	}
+	if d.Check != nil {
+		fmt.Fprintf(&b, "check: worst tile %.2e, tolerance %.2e\n", d.Check.WorstTileError, d.Check.Tolerance)
+	}
+	if _, err := io.WriteString(w, b.String()); err != nil {
+		return fmt.Errorf("writing the result: %w", err)
+	}
+	return nil
+}
+
+// Size writes a number of bytes in units of 1024, with three significant digits.
+func Size(n int64) string {
+	const units = "KMGTPE"
+	if n < 1024 {
+		return fmt.Sprintf("%d B", n)
+	}
+	v, unit := float64(n), -1
+	for v >= 1024 && unit < len(units)-1 {
+		v /= 1024
+		unit++
+	}
+	return fmt.Sprintf("%.3g %ciB", v, units[unit])
+}
