@@ -6,6 +6,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 
 	"github.com/goccy/go-yaml"
@@ -63,10 +64,35 @@ func (d *document) wrap(err error) error {
 		return &Error{File: d.name, Msg: err.Error()}
 	}
 	e := &Error{File: d.name, Msg: ye.GetMessage()}
+	var te *yaml.TypeError
+	if errors.As(err, &te) {
+		e.Msg = "want " + kindName(te.DstType) + ", found " + kindName(te.SrcType)
+	}
 	if tk := ye.GetToken(); tk != nil && tk.Position != nil {
 		d.place(e, tk.Position.Line, tk.Position.Column)
 	}
 	return e
+}
+
+// kindName says what a Go type is called in a YAML file.
+func kindName(t reflect.Type) string {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch t.Kind() {
+	case reflect.Int, reflect.Int64, reflect.Uint64:
+		return "a whole number"
+	case reflect.Float64:
+		return "a number"
+	case reflect.String:
+		return "a text"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Slice:
+		return "a list"
+	default:
+		return "a mapping of keys to values"
+	}
 }
 
 // errorf makes an error at a YAML path such as "$.entries[1].use.roles". Where the path leads

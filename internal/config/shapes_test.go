@@ -178,7 +178,7 @@ func TestParseShapesErrors(t *testing.T) {
 		{"schema", "schema: other\n", "f.yaml:1:9: schema is \"other\""},
 		{"unknown key", head + "  m:\n    hiden: 8\n", "f.yaml:5:5: unknown field \"hiden\""},
 		{"repeated key", head + "  m:\n" + ok + "  m:\n" + ok, "f.yaml:14:3: mapping key \"m\" already defined"},
-		{"not a number", head + "  m:\n    hidden: wide\n", "f.yaml:5:13: cannot unmarshal string"},
+		{"not a number", head + "  m:\n    hidden: wide\n", "f.yaml:5:13: want a whole number"},
 		{"bad model name", head + "  M/x:\n" + ok, "model name \"M/x\""},
 		{"empty model", head + "  m:\n", "model m is empty"},
 		{"missing source", head + "  m:\n" + strings.Replace(ok, "source: s", "source: ''", 1), "f.yaml:5:13: model m: source is missing"},

@@ -1,0 +1,196 @@
+package config
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+)
+
+// Query describes one launch of an operator.
+type Query struct {
+	Engine  string // "cpu" or "cuda"
+	DType   string
+	M, N, K int64
+	Nodes   int
+	PPN     int    // ranks per node; the most of any node where they differ
+	Fabric  string // what joins the nodes; "" for one node
+}
+
+// Choice is what a lookup found.
+type Choice struct {
+	Settings Settings
+	Source   string // the place of the entry, or "defaults"
+	Why      string // for people: that it matches, or by how far it does not
+	Exact    bool   // every condition of the entry holds
+}
+
+// How much farther away a condition makes an entry, in doublings of a matrix size.
+const (
+	worldWeight    = 2 // a doubling of nodes or ranks changes more than one of M, N or K
+	dtypeDistance  = 1
+	fabricDistance = 4
+)
+
+// Lookup returns the entry nearest to the query, or the defaults when there is none for its engine.
+func (o *Operator) Lookup(q Query) Choice {
+	best, bestDist := -1, math.Inf(1)
+	var bestOff []string
+	for i, e := range o.entries {
+		if e.Match.Engine != q.Engine {
+			continue
+		}
+		dist, off := e.Match.distance(q)
+		if dist < bestDist || dist == bestDist && e.Match.conditions() > o.entries[best].Match.conditions() {
+			best, bestDist, bestOff = i, dist, off
+		}
+	}
+	if best < 0 {
+		why := fmt.Sprintf("there is no configuration file for %s", o.Name)
+		if o.File != "" {
+			why = fmt.Sprintf("%s has no entry for engine %s", o.File, q.Engine)
+		}
+		return Choice{Source: "defaults", Why: why}
+	}
+	e := o.entries[best]
+	c := Choice{Settings: e.Use.settings(), Source: o.source(best), Why: "matches", Exact: len(bestOff) == 0}
+	if !c.Exact {
+		c.Why = "nearest: " + strings.Join(bestOff, ", ")
+	}
+	c.Why += "; " + e.Provenance.String()
+	return c
+}
+
+// source names an entry: file, number, line and name.
+func (o *Operator) source(i int) string {
+	s := fmt.Sprintf("%s entry %d (line %d)", o.File, i+1, o.entries[i].line)
+	if name := o.entries[i].Name; name != "" {
+		s += " " + name
+	}
+	return s
+}
+
+// String says where the numbers of an entry come from.
+func (p provenance) String() string {
+	s := p.How
+	if p.Date != "" {
+		s += " " + p.Date
+	}
+	if p.On != "" {
+		s += " on " + p.On
+	}
+	return s
+}
+
+type namedBounds struct {
+	name   string
+	bounds *bounds
+	weight float64
+	value  func(Query) int64
+}
+
+func (m *match) ranges() []namedBounds {
+	return []namedBounds{
+		{"m", m.M, 1, func(q Query) int64 { return q.M }},
+		{"n", m.N, 1, func(q Query) int64 { return q.N }},
+		{"k", m.K, 1, func(q Query) int64 { return q.K }},
+		{"nodes", m.Nodes, worldWeight, func(q Query) int64 { return int64(q.Nodes) }},
+		{"ppn", m.PPN, worldWeight, func(q Query) int64 { return int64(q.PPN) }},
+	}
+}
+
+// conditions counts what an entry asks for beyond its engine.
+func (m *match) conditions() int {
+	n := min(1, len(m.DType)) + min(1, len(m.Fabric))
+	for _, r := range m.ranges() {
+		if r.bounds != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// distance says how far a query is from the entry and by what; 0 and nothing when it matches.
+func (m *match) distance(q Query) (dist float64, off []string) {
+	for _, r := range m.ranges() {
+		if r.bounds == nil {
+			continue
+		}
+		if octaves := r.bounds.octavesOff(r.value(q)); octaves > 0 {
+			dist += r.weight * octaves
+			off = append(off, fmt.Sprintf("%s %d is outside %s", r.name, r.value(q), r.bounds))
+		}
+	}
+	if len(m.DType) > 0 && !slices.Contains(m.DType, q.DType) {
+		dist += dtypeDistance
+		off = append(off, fmt.Sprintf("dtype %s is not %s", q.DType, strings.Join(m.DType, " or ")))
+	}
+	if len(m.Fabric) > 0 && !slices.Contains(m.Fabric, q.Fabric) {
+		dist += fabricDistance
+		fabric := q.Fabric
+		if fabric == "" {
+			fabric = "none (one node)"
+		}
+		off = append(off, fmt.Sprintf("fabric %s is not %s", fabric, strings.Join(m.Fabric, " or ")))
+	}
+	return dist, off
+}
+
+// octavesOff is how often v must be doubled or halved to come into the range.
+func (b *bounds) octavesOff(v int64) float64 {
+	v = max(v, 1)
+	switch {
+	case b.Min != nil && v < *b.Min:
+		return math.Log2(float64(*b.Min) / float64(v))
+	case b.Max != nil && v > *b.Max:
+		return math.Log2(float64(v) / float64(*b.Max))
+	}
+	return 0
+}
+
+// String writes the range as people do: 1..4096, 4096.. or ..64.
+func (b *bounds) String() string {
+	var s strings.Builder
+	if b.Min != nil {
+		fmt.Fprint(&s, *b.Min)
+	}
+	s.WriteString("..")
+	if b.Max != nil {
+		fmt.Fprint(&s, *b.Max)
+	}
+	return s.String()
+}
+
+// ambiguous reports whether some query matches both entries with nothing to tell them apart.
+func (m *match) ambiguous(other match) bool {
+	if m.Engine != other.Engine || m.conditions() != other.conditions() {
+		return false
+	}
+	if !common(m.DType, other.DType) || !common(m.Fabric, other.Fabric) {
+		return false
+	}
+	others := other.ranges()
+	for i, r := range m.ranges() {
+		if !r.bounds.meets(others[i].bounds) {
+			return false
+		}
+	}
+	return true
+}
+
+// common reports whether two lists share a value; an empty list stands for all values.
+func common(a, b []string) bool {
+	if len(a) == 0 || len(b) == 0 {
+		return true
+	}
+	return slices.ContainsFunc(a, func(v string) bool { return slices.Contains(b, v) })
+}
+
+// meets reports whether two ranges share a value; nil stands for all values.
+func (b *bounds) meets(o *bounds) bool {
+	if b == nil || o == nil {
+		return true
+	}
+	below := func(x, y *bounds) bool { return x.Max != nil && y.Min != nil && *x.Max < *y.Min }
+	return !below(b, o) && !below(o, b)
+}
