@@ -1,0 +1,38 @@
+package plan
+
+import (
+	"fmt"
+	"testing"
+)
+
+func mustAG(t testing.TB, w World, chunks int) *Plan {
+	t.Helper()
+	p, err := AGGemm(w, chunks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func BenchmarkAGGemm(b *testing.B) {
+	for _, c := range []struct{ nodes, ppn, chunks int }{{2, 2, 4}, {2, 8, 4}, {8, 8, 4}, {64, 8, 1}, {64, 8, 4}} {
+		b.Run(fmt.Sprintf("%dx%d chunks %d", c.nodes, c.ppn, c.chunks), func(b *testing.B) {
+			for b.Loop() {
+				mustAG(b, Uniform(c.nodes, c.ppn), c.chunks)
+			}
+		})
+	}
+}
+
+func BenchmarkVerify(b *testing.B) {
+	for _, c := range []struct{ nodes, ppn, chunks int }{{2, 2, 4}, {2, 8, 4}, {8, 8, 4}, {64, 8, 1}, {64, 8, 4}} {
+		p := mustAG(b, Uniform(c.nodes, c.ppn), c.chunks)
+		b.Run(fmt.Sprintf("%dx%d chunks %d", c.nodes, c.ppn, c.chunks), func(b *testing.B) {
+			for b.Loop() {
+				if err := Verify(p); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

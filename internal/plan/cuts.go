@@ -1,0 +1,156 @@
+package plan
+
+import "slices"
+
+// cuts numbers the cut points of each dim that a plan uses, in their order, which is the same for all shapes.
+// Regions become rectangles of small integers, and what is shown of these holds for every shape: spans that
+// are disjoint or cover each other as ratios do so at every size, and those that overlap do so at some size.
+type cuts struct {
+	index  [numDims]map[Ratio]int32
+	sorted [numDims][]Ratio // without equal ones
+}
+
+// rect is a region in cut points: rows and columns, half open.
+type rect struct{ r0, r1, c0, c1 int32 }
+
+func newCuts(p *Plan) *cuts {
+	c := &cuts{}
+	for d := range c.index {
+		c.index[d] = map[Ratio]int32{{0, 1}: 0, {1, 1}: 0}
+	}
+	var last [2]Span // most spans are the one before, or a whole dim
+	add := func(i int, s Span) {
+		if s != last[i] && s != All(s.Dim) {
+			c.index[s.Dim][s.From] = 0
+			c.index[s.Dim][s.To] = 0
+			last[i] = s
+		}
+	}
+	for rank := range p.Ranks {
+		for _, queue := range p.Ranks[rank].Queues {
+			for i := range queue {
+				if t := &queue[i]; t.Kind != Notify {
+					add(0, t.Src.Rows)
+					add(1, t.Src.Cols)
+					add(0, t.Dst.Rows)
+					add(1, t.Dst.Cols)
+					if t.Kind == Compute {
+						add(0, t.B.Rows)
+						add(1, t.B.Cols)
+					}
+				}
+			}
+		}
+	}
+	for _, b := range p.Buffers {
+		for rank := range p.Ranks {
+			if s := b.RowSpan(rank, len(p.Ranks)); b.Sharded {
+				add(0, s)
+			}
+		}
+	}
+	for _, list := range [][]Volume{p.Declared.Intra, p.Declared.Inter} {
+		for _, v := range list {
+			add(0, v.Rows)
+			add(1, v.Cols)
+		}
+	}
+	for d := range c.index {
+		all := make([]Ratio, 0, len(c.index[d]))
+		for r := range c.index[d] {
+			all = append(all, r)
+		}
+		slices.SortFunc(all, Ratio.compare)
+		for _, r := range all {
+			if n := len(c.sorted[d]); n == 0 || c.sorted[d][n-1].compare(r) != 0 {
+				c.sorted[d] = append(c.sorted[d], r)
+			}
+			c.index[d][r] = int32(len(c.sorted[d]) - 1)
+		}
+	}
+	return c
+}
+
+func (c *cuts) span(s Span) (from, to int32) {
+	if s == All(s.Dim) {
+		return 0, int32(len(c.sorted[s.Dim]) - 1)
+	}
+	return c.index[s.Dim][s.From], c.index[s.Dim][s.To]
+}
+
+func (c *cuts) rect(r Region) rect {
+	r0, r1 := c.span(r.Rows)
+	c0, c1 := c.span(r.Cols)
+	return rect{r0, r1, c0, c1}
+}
+
+// region is the inverse of rect.
+func (c *cuts) region(id BufferID, b Buffer, r rect) Region {
+	return Region{
+		Buffer: id,
+		Rows:   Span{b.Rows, c.sorted[b.Rows][r.r0], c.sorted[b.Rows][r.r1]},
+		Cols:   Span{b.Cols, c.sorted[b.Cols][r.c0], c.sorted[b.Cols][r.c1]},
+	}
+}
+
+func (r rect) overlaps(o rect) bool {
+	return r.r0 < o.r1 && o.r0 < r.r1 && r.c0 < o.c1 && o.c0 < r.c1
+}
+
+// minus appends to out what is left of r without o: up to four rectangles.
+func (r rect) minus(o rect, out []rect) []rect {
+	if !r.overlaps(o) {
+		return append(out, r)
+	}
+	if r.r0 < o.r0 {
+		out = append(out, rect{r.r0, o.r0, r.c0, r.c1})
+		r.r0 = o.r0
+	}
+	if o.r1 < r.r1 {
+		out = append(out, rect{o.r1, r.r1, r.c0, r.c1})
+		r.r1 = o.r1
+	}
+	if r.c0 < o.c0 {
+		out = append(out, rect{r.r0, r.r1, r.c0, o.c0})
+	}
+	if o.c1 < r.c1 {
+		out = append(out, rect{r.r0, r.r1, o.c1, r.c1})
+	}
+	return out
+}
+
+// formula is a sum of volumes written out over products of two cut points, so that equal formulas are equal
+// maps: (to - from) * (to' - from') has four terms, and the inner cut points of neighbours cancel.
+// Equal maps are equal at every shape. (Unequal ones may still agree everywhere, since rounding down obeys a
+// few more laws; the author of a plan then has to declare its traffic with the cut points it uses.)
+type formula map[term]int64
+
+// term is the product of a cut point of one dim and one of another (or the same).
+type term struct {
+	dims [2]Dim
+	cuts [2]int32
+}
+
+func (f formula) add(c *cuts, times int64, rows, cols Span) {
+	if cols.Dim < rows.Dim {
+		rows, cols = cols, rows
+	}
+	r0, r1 := c.span(rows)
+	c0, c1 := c.span(cols)
+	one := func(n int64, a, b int32) {
+		if a == 0 || b == 0 {
+			return // the cut point at 0
+		}
+		if rows.Dim == cols.Dim && b < a {
+			a, b = b, a
+		}
+		t := term{[2]Dim{rows.Dim, cols.Dim}, [2]int32{a, b}}
+		if f[t] += n; f[t] == 0 {
+			delete(f, t)
+		}
+	}
+	one(times, r1, c1)
+	one(-times, r0, c1)
+	one(-times, r1, c0)
+	one(times, r0, c0)
+}

@@ -1,0 +1,159 @@
+package plan
+
+import "math"
+
+// past is a moment of this epoch, or of the one before.
+type past struct {
+	moment
+	previous bool
+}
+
+// searcher answers what happened before a task, walking from it backwards. In a plan that is right nearly
+// every answer is a step or two away, since flags stand between neighbours; a wrong answer costs the whole
+// history of the task, once, because it ends the verification.
+type searcher struct {
+	g     *graph
+	marks []uint32 // per moment and epoch: 2*query if wanted, 2*query+1 if seen
+	ranks []uint32 // query in which a rank was last seen to have started this epoch
+	query uint32
+	queue []past
+	began []int32 // ranks seen to have started this epoch
+}
+
+func newSearcher(g *graph) *searcher {
+	return &searcher{g: g, marks: make([]uint32, 4*len(g.tasks)), ranks: make([]uint32, len(g.p.Ranks))}
+}
+
+func (s *searcher) mark(p past) *uint32 {
+	i := 2 * int(p.moment)
+	if p.previous {
+		i++
+	}
+	return &s.marks[i]
+}
+
+// start begins a query.
+func (s *searcher) start() {
+	if s.query == math.MaxUint32/2 {
+		clear(s.marks)
+		clear(s.ranks)
+		s.query = 0
+	}
+	s.query++
+	s.queue, s.began = s.queue[:0], s.began[:0]
+}
+
+// before reports the first of the wanted moments that is not known to come before the work of a task in
+// some epoch, after all the task's waits; found is false if all do.
+func (s *searcher) before(task int32, wanted []past) (missed past, found bool) {
+	s.start()
+	const none = math.MaxInt32
+	lowNow, lowPrevious := int32(none), int32(none)
+	left := 0
+	for _, w := range wanted {
+		if w.previous && !w.delivery() && s.g.rank[w.task()] == s.g.rank[task] {
+			continue // the rank's epoch ended
+		}
+		if m := s.mark(w); *m != 2*s.query {
+			*m = 2 * s.query
+			left++
+		}
+		if w.previous {
+			lowPrevious = min(lowPrevious, s.g.levelOf(w.moment))
+		} else {
+			lowNow = min(lowNow, s.g.levelOf(w.moment))
+		}
+	}
+	if lowPrevious < none {
+		lowNow = -1 // any moment of this epoch may lead back to the one before
+	}
+	left -= s.walk(task, left, lowNow, lowPrevious)
+	if left == 0 {
+		return past{}, false
+	}
+	// The end of an epoch of every rank whose next epoch is in the task's history is in it as well.
+	for i := 0; i < len(s.began) && lowPrevious < none; i++ {
+		rank := int(s.began[i])
+		first := s.g.base[rank][0]
+		for id := first; int(id) < len(s.g.tasks) && s.g.rank[id] == int32(rank); id++ {
+			left -= s.reach(past{doneOf(id), true})
+		}
+	}
+	left -= s.drain(left, lowNow, lowPrevious)
+	if left == 0 {
+		return past{}, false
+	}
+	for _, w := range wanted {
+		if *s.mark(w) == 2*s.query {
+			return w, true
+		}
+	}
+	return past{}, false
+}
+
+// after reports whether the work of a task in some epoch is known to come after the start of that epoch at a rank.
+func (s *searcher) after(task int32, rank int) bool {
+	s.start()
+	s.walk(task, 1, -1, math.MaxInt32)
+	return s.ranks[rank] == s.query
+}
+
+// walk searches from a task's waits until the given number of wanted moments is found; it returns how many were.
+func (s *searcher) walk(task int32, left int, lowNow, lowPrevious int32) int {
+	found := s.expand(past{moment: doneOf(task)}, lowPrevious)
+	if found < left {
+		found += s.drain(left-found, lowNow, lowPrevious)
+	}
+	return found
+}
+
+func (s *searcher) drain(left int, lowNow, lowPrevious int32) (found int) {
+	for i := 0; i < len(s.queue) && found < left; i++ {
+		p := s.queue[i]
+		low := lowNow
+		if p.previous {
+			low = lowPrevious
+		}
+		if s.g.levelOf(p.moment) > low {
+			found += s.expand(p, lowPrevious)
+		}
+	}
+	return found
+}
+
+// expand reaches what comes right before a moment.
+func (s *searcher) expand(p past, lowPrevious int32) (found int) {
+	task := p.task()
+	if p.delivery() {
+		return s.reach(past{doneOf(task), p.previous})
+	}
+	rank := s.g.rank[task]
+	if !p.previous && s.ranks[rank] != s.query {
+		s.ranks[rank] = s.query
+		s.began = append(s.began, rank)
+	}
+	for _, w := range s.g.tasks[task].Waits {
+		if w.Lag == 1 && (p.previous || lowPrevious == math.MaxInt32) {
+			continue
+		}
+		for _, m := range s.g.raises.of(s.g.key(int(rank), w.Flag)) {
+			found += s.reach(past{m, p.previous || w.Lag == 1})
+		}
+	}
+	return found
+}
+
+// reach notes that a moment is in the history; it returns 1 if it was wanted and not yet seen.
+func (s *searcher) reach(p past) int {
+	m := s.mark(p)
+	was := *m
+	if was == 2*s.query+1 {
+		return 0
+	}
+	*m = 2*s.query + 1
+	s.queue = append(s.queue, p)
+	if was == 2*s.query {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,125 @@
+package plan
+
+import (
+	"fmt"
+	"math"
+	"math/bits"
+)
+
+// Bytes is Traffic evaluated for a shape and an element type.
+type Bytes struct {
+	Intra        int64 `json:"intra"`
+	Inter        int64 `json:"inter"`
+	InterMinimum int64 `json:"inter_minimum"`
+}
+
+// Bytes evaluates the traffic for a shape and an element size in bytes. The error says that a sum does not
+// fit in 64 bits.
+func (t Traffic) Bytes(s Shape, elemSize int64) (Bytes, error) {
+	var out Bytes
+	for _, part := range []struct {
+		name string
+		list []Volume
+		sum  *int64
+	}{{"intra", t.Intra, &out.Intra}, {"inter", t.Inter, &out.Inter}, {"inter_minimum", t.InterMinimum, &out.InterMinimum}} {
+		var sum checked
+		for _, v := range part.list {
+			sum.add(v.Times, v.Rows.Len(s), v.Cols.Len(s), elemSize)
+		}
+		if sum.overflow {
+			return Bytes{}, fmt.Errorf("the %s traffic of shape M=%d N=%d K=%d is more than 2^63 bytes", part.name, s.M, s.N, s.K)
+		}
+		*part.sum = sum.n
+	}
+	return out, nil
+}
+
+// Counts are totals over all ranks.
+type Counts struct {
+	Transfers int `json:"transfers"` // copies and sends
+	Segments  int `json:"segments"`  // of the product
+	Notices   int `json:"notices"`
+	Flags     int `json:"flags"` // words that some task raises
+}
+
+// Counts counts the tasks and flags of the plan.
+func (p *Plan) Counts() Counts {
+	var c Counts
+	raised := make(map[Signal]struct{})
+	for rank := range p.Ranks {
+		for _, queue := range p.Ranks[rank].Queues {
+			for i := range queue {
+				switch queue[i].Kind {
+				case Copy, Send:
+					c.Transfers++
+				case Compute:
+					c.Segments++
+				case Notify:
+					c.Notices++
+				}
+				for _, s := range queue[i].Signals {
+					raised[s] = struct{}{}
+				}
+			}
+		}
+	}
+	c.Flags = len(raised)
+	return c
+}
+
+// FlagBytes is the size of one flag in the heap.
+const FlagBytes = 8
+
+// HeapBytes is what a rank's symmetric heap holds for a shape: its flags and its landing buffers (of a
+// sharded one, the largest part), without padding. The error says that the sum does not fit in 64 bits.
+func (p *Plan) HeapBytes(s Shape, elemSize int64) (int64, error) {
+	var sum checked
+	sum.add(int64(len(p.Flags)), FlagBytes)
+	for _, b := range p.Buffers {
+		if b.Kind != BufLanding {
+			continue
+		}
+		rows := s.Of(b.Rows)
+		if b.Sharded {
+			size := int64(p.World.Size())
+			rows = rows/size + min(rows%size, 1)
+		}
+		sum.add(rows, s.Of(b.Cols), elemSize)
+	}
+	if sum.overflow {
+		return 0, fmt.Errorf("the landing buffers of shape M=%d N=%d K=%d need more than 2^63 bytes per rank", s.M, s.N, s.K)
+	}
+	return sum.n, nil
+}
+
+// checked is a sum of products of sizes that notices when it leaves 0..2^63-1.
+type checked struct {
+	n        int64
+	overflow bool
+}
+
+func (c *checked) add(factors ...int64) {
+	product := uint64(1)
+	for _, f := range factors {
+		if f < 0 {
+			c.overflow = true
+			return
+		}
+		if f == 0 {
+			return
+		}
+	}
+	for _, f := range factors {
+		hi, lo := bits.Mul64(product, uint64(f))
+		if hi != 0 || lo > math.MaxInt64 {
+			c.overflow = true
+			return
+		}
+		product = lo
+	}
+	if product > uint64(math.MaxInt64-c.n) {
+		c.overflow = true
+		return
+	}
+	c.n += int64(product)
+}

@@ -1,0 +1,246 @@
+package plan
+
+// Validate checks what can be seen of each part of a plan on its own: indices in range, ratios that mean
+// something, tasks in queues and between ranks where they belong, operands that fit, regions inside their
+// buffers, and one writer per stamp. Nothing else in the package may be asked about a plan that fails it,
+// except Describe, Schedule, Owes, Counts and Dump. The error is a *Fault.
+func (p *Plan) Validate() error {
+	if f := p.validate(); f != nil {
+		return f
+	}
+	return nil
+}
+
+func (p *Plan) validate() *Fault {
+	if f := p.validateHead(); f != nil {
+		return f
+	}
+	v := validator{p: p, size: p.World.Size(), written: make(map[Signal]bool)}
+	for node, ppn := range p.World.PPN {
+		for local := range ppn {
+			v.node = append(v.node, node)
+			v.local = append(v.local, local)
+		}
+	}
+	for rank := range p.Ranks {
+		for role := range NumRoles {
+			for i := range p.Ranks[rank].Queues[role] {
+				if f := v.task(rank, role, i); f != nil {
+					return f
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// validateHead checks everything but the tasks.
+func (p *Plan) validateHead() *Fault {
+	if err := p.World.Validate(); err != nil {
+		return planFault(RuleStructure, "%v", err)
+	}
+	if size := p.World.Size(); len(p.Ranks) != size {
+		return planFault(RuleStructure, "%d ranks have queues in a world of %d", len(p.Ranks), size)
+	}
+	if p.Chunks < 1 {
+		return planFault(RuleStructure, "shards cannot travel in %d chunks", p.Chunks)
+	}
+	names := make(map[string]bool)
+	for i, b := range p.Buffers {
+		switch {
+		case b.Name == "" || names[b.Name]:
+			return planFault(RuleStructure, "buffer %d has no name of its own: %q", i, b.Name)
+		case int(b.Kind) >= len(bufferNames):
+			return planFault(RuleStructure, "buffer %q is of kind %v", b.Name, b.Kind)
+		case b.Rows >= numDims || b.Cols >= numDims:
+			return planFault(RuleStructure, "buffer %q has dims %v x %v", b.Name, b.Rows, b.Cols)
+		}
+		names[b.Name] = true
+	}
+	clear(names)
+	for i, fl := range p.Flags {
+		switch {
+		case fl.Name == "" || names[fl.Name]:
+			return planFault(RuleStructure, "flag %d has no name of its own: %q", i, fl.Name)
+		case int(fl.Kind) >= len(flagNames):
+			return planFault(RuleStructure, "flag %q is of kind %v", fl.Name, fl.Kind)
+		}
+		names[fl.Name] = true
+	}
+	for _, list := range [][]Volume{p.Declared.Intra, p.Declared.Inter, p.Declared.InterMinimum} {
+		for _, vol := range list {
+			// The bound on Times keeps sums of formulas far from overflow.
+			if vol.Times < 1 || vol.Times > 1<<31 || !vol.Rows.valid() || !vol.Cols.valid() {
+				return planFault(RuleStructure, "declared traffic of %d x (%v) x (%v) means nothing", vol.Times, vol.Rows, vol.Cols)
+			}
+		}
+	}
+	return nil
+}
+
+type validator struct {
+	p           *Plan
+	size        int
+	node, local []int // of each rank
+	written     map[Signal]bool
+}
+
+func (v *validator) task(rank int, role Role, i int) *Fault {
+	t := &v.p.Ranks[rank].Queues[role][i]
+	fault := func(rule Rule, format string, args ...any) *Fault {
+		return v.p.taskFault(rule, rank, role, i, format, args...)
+	}
+	home := [...]Role{Copy: RoleIntra, Send: RoleSend, Compute: RoleCompute, Notify: RoleSend}
+	if int(t.Kind) >= len(home) {
+		return fault(RuleStructure, "there is no such task")
+	}
+	if home[t.Kind] != role {
+		return fault(RuleStructure, "a %v belongs in the %v queue", t.Kind, home[t.Kind])
+	}
+	if t.Peer < 0 || t.Peer >= v.size {
+		return fault(RuleStructure, "there is no rank %d", t.Peer)
+	}
+	switch sameNode := v.node[rank] == v.node[t.Peer]; {
+	case (t.Kind == Compute || t.Kind == Notify) && t.Peer != rank:
+		return fault(RuleLink, "it is done by the rank itself, not with rank %d", t.Peer)
+	case t.Kind == Copy && (!sameNode || t.Peer == rank):
+		return fault(RuleLink, "a copy goes to another rank of the same node, not from rank %d to rank %d", rank, t.Peer)
+	case t.Kind == Send && sameNode:
+		return fault(RuleLink, "a send goes to another node; ranks %d and %d share one", rank, t.Peer)
+	case t.Kind == Send && !v.onRail(rank, t.Peer):
+		return fault(RuleLink, "ranks %d and %d are not on one rail; rank %d sends to rank %d of that node", rank, t.Peer,
+			rank, v.p.World.Rail(rank, v.node[t.Peer]))
+	}
+	if f := v.regions(t, rank, fault); f != nil {
+		return f
+	}
+	if f := v.waits(t, fault); f != nil {
+		return f
+	}
+	return v.signals(t, rank, fault)
+}
+
+// onRail is World.OnRail from the tables.
+func (v *validator) onRail(a, b int) bool {
+	ppnA, ppnB := v.p.World.PPN[v.node[a]], v.p.World.PPN[v.node[b]]
+	return v.local[a]%ppnB == v.local[b] || v.local[b]%ppnA == v.local[a]
+}
+
+type faultFunc func(rule Rule, format string, args ...any) *Fault
+
+func (v *validator) regions(t *Task, rank int, fault faultFunc) *Fault {
+	if t.Kind == Notify {
+		if t.Src != (Region{}) || t.B != (Region{}) || t.Dst != (Region{}) {
+			return fault(RuleStructure, "a notice has no operands")
+		}
+		return nil
+	}
+	if f := v.region("source", t.Src, rank, fault); f != nil {
+		return f
+	}
+	if f := v.region("destination", t.Dst, t.Peer, fault); f != nil {
+		return f
+	}
+	if dst := v.p.Buffers[t.Dst.Buffer]; dst.Kind == BufInput {
+		return fault(RuleStructure, "%q is an input and never written", dst.Name)
+	}
+	if t.Kind != Compute {
+		if t.B != (Region{}) {
+			return fault(RuleStructure, "a %v has no second operand", t.Kind)
+		}
+		if !t.Src.Rows.same(t.Dst.Rows) || !t.Src.Cols.same(t.Dst.Cols) {
+			return fault(RuleMeaning, "it puts [%v, %v] where [%v, %v] belongs", t.Src.Rows, t.Src.Cols, t.Dst.Rows, t.Dst.Cols)
+		}
+		return nil
+	}
+	if f := v.region("second operand", t.B, rank, fault); f != nil {
+		return f
+	}
+	src, b := v.p.Buffers[t.Src.Buffer], v.p.Buffers[t.B.Buffer]
+	depth := All(src.Cols)
+	switch {
+	case t.Src.Buffer == t.B.Buffer || t.Src.Buffer == t.Dst.Buffer || t.B.Buffer == t.Dst.Buffer:
+		return fault(RuleStructure, "operands and result need three buffers")
+	case !t.Src.Cols.same(depth) || !t.B.Cols.same(depth):
+		return fault(RuleMeaning, "the product runs over [%v] of %q and [%v] of %q, not over %v of both", t.Src.Cols, src.Name, t.B.Cols, b.Name, depth)
+	case !t.Dst.Rows.same(t.Src.Rows):
+		return fault(RuleMeaning, "rows [%v] of the first operand become rows [%v] of the result", t.Src.Rows, t.Dst.Rows)
+	case !t.Dst.Cols.same(t.B.Rows):
+		return fault(RuleMeaning, "rows [%v] of the second operand become columns [%v] of the result", t.B.Rows, t.Dst.Cols)
+	}
+	return nil
+}
+
+// region checks one operand in the memory of the rank that holds it.
+func (v *validator) region(what string, r Region, holder int, fault faultFunc) *Fault {
+	if int(r.Buffer) >= len(v.p.Buffers) {
+		return fault(RuleStructure, "the %s is in buffer %d, which is not there", what, r.Buffer)
+	}
+	b := v.p.Buffers[r.Buffer]
+	if !r.Rows.valid() || !r.Cols.valid() || r.Rows.Dim != b.Rows || r.Cols.Dim != b.Cols {
+		return fault(RuleStructure, "the %s names no part of a %v x %v matrix", what, b.Rows, b.Cols)
+	}
+	if held := b.RowSpan(holder, v.size); !r.Rows.within(held) {
+		return fault(RuleStructure, "the %s has rows [%v], but rank %d holds rows [%v] of %q", what, r.Rows, holder, held, b.Name)
+	}
+	return nil
+}
+
+func (v *validator) waits(t *Task, fault faultFunc) *Fault {
+	for i, w := range t.Waits {
+		if int64(w.Flag) >= int64(len(v.p.Flags)) {
+			return fault(RuleStructure, "it waits for flag %d, which is not there", w.Flag)
+		}
+		flag := v.p.Flags[w.Flag]
+		var f *Fault
+		switch {
+		case w.Lag > 1:
+			f = fault(RuleFlag, "a wait looks back by 0 or 1 epochs, not by %d", w.Lag)
+		case w.Count < 1 || flag.Kind == Stamp && w.Count != 1:
+			f = fault(RuleFlag, "a %v is not raised %d times in an epoch", flag.Kind, w.Count)
+		}
+		for _, before := range t.Waits[:i] {
+			if before.Flag == w.Flag {
+				f = fault(RuleFlag, "the task waits for it twice")
+			}
+		}
+		if f != nil {
+			f.Flag = flag.Name
+			return f
+		}
+	}
+	return nil
+}
+
+func (v *validator) signals(t *Task, rank int, fault faultFunc) *Fault {
+	for _, s := range t.Signals {
+		if int64(s.Flag) >= int64(len(v.p.Flags)) {
+			return fault(RuleStructure, "it signals flag %d, which is not there", s.Flag)
+		}
+		flag := v.p.Flags[s.Flag]
+		if s.Rank < 0 || s.Rank >= v.size {
+			f := fault(RuleStructure, "it is signalled at rank %d, which is not there", s.Rank)
+			f.Flag = flag.Name
+			return f
+		}
+		var f *Fault
+		switch sameNode := v.node[rank] == v.node[s.Rank]; {
+		case !sameNode && flag.Kind != Stamp:
+			f = fault(RuleLink, "it is signalled at rank %d of another node, where a NIC cannot add: it must be a stamp", s.Rank)
+		case !sameNode && t.Kind != Notify && (t.Kind != Send || s.Rank != t.Peer):
+			f = fault(RuleLink, "a %v cannot signal rank %d, which is on another node and gets none of its bytes", t.Kind, s.Rank)
+		case !sameNode && t.Kind == Notify && !v.onRail(rank, s.Rank):
+			f = fault(RuleLink, "ranks %d and %d are not on one rail", rank, s.Rank)
+		case flag.Kind == Stamp && v.written[s]:
+			f = fault(RuleFlag, "it has a second writer at rank %d; a stamp has one: %s", s.Rank, v.p.Owes(s.Rank, s.Flag))
+		}
+		if f != nil {
+			f.Flag = flag.Name
+			return f
+		}
+		if flag.Kind == Stamp {
+			v.written[s] = true
+		}
+	}
+	return nil
+}
