@@ -52,6 +52,7 @@ type Config struct {
 	Workers     [plan.NumRoles]int // >= 1 each: goroutines (CPU) or CTAs (CUDA) that start in each role
 	Tile        int                // rows and columns of the square a compute worker finishes at once; 0 = the engine's default
 	Net         Net
+	ListenAddr  string        // IP address (no port) where this rank takes connections of other nodes; "" = 127.0.0.1
 	WaitTimeout time.Duration // bound of every single wait for a flag or a peer
 	Bootstrap   Bootstrap
 }
@@ -128,3 +129,17 @@ func (e *WaitError) Error() string {
 	return fmt.Sprintf("rank %d waited %v in %s (%s) for flag %q: seen %d, wanted %d; %s should have raised it",
 		e.Rank, e.After, e.Role, e.Task, e.Flag, e.Seen, e.Wanted, e.Signals)
 }
+
+// PeerError is the loss of another rank as seen from this one. The peer usually has a better story to
+// tell: whoever looks for the cause of a failure should prefer its report to this one.
+type PeerError struct {
+	Rank int // who saw it
+	Peer int // who is gone
+	Err  error
+}
+
+func (e *PeerError) Error() string {
+	return fmt.Sprintf("rank %d lost its connection to rank %d: %v", e.Rank, e.Peer, e.Err)
+}
+
+func (e *PeerError) Unwrap() error { return e.Err }

@@ -1,0 +1,338 @@
+// Package cpu executes plans on CPUs: goroutines play the CTAs. The ranks of a node share memory
+// through mapped memfds (or the Go heap, when all ranks are in one process), ranks of different
+// nodes talk over TCP. It is what runs where there is no GPU, and the oracle of what a plan means.
+package cpu
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"sync"
+	"sync/atomic"
+
+	"github.com/mkrun/mkrun/internal/engine"
+	"github.com/mkrun/mkrun/internal/plan"
+)
+
+// DefaultTile is the tile of compute workers when the configuration leaves it open: what fits the
+// second-level cache together with its operands.
+const DefaultTile = 64
+
+// Engine opens ranks on CPUs.
+type Engine struct {
+	local bool     // all ranks live in this process
+	heaps sync.Map // of local ranks that are open: key (string) -> *heap
+	opens atomic.Uint64
+}
+
+// New returns the engine for ranks that are processes of their own.
+func New() *Engine { return &Engine{} }
+
+// NewLocal returns the engine for worlds whose ranks all live in this process; all of them must be
+// opened with this one Engine. Heaps are ordinary Go memory, so the race detector sees every access.
+func NewLocal() *Engine { return &Engine{local: true} }
+
+// Name implements engine.Engine.
+func (e *Engine) Name() string { return "cpu" }
+
+// instance is one open rank.
+type instance struct {
+	engine *Engine
+	cfg    engine.Config
+	lay    layout
+	tile   int64
+	life   context.Context // ends at abort or close, with the reason
+	kill   context.CancelCauseFunc
+
+	heaps   []*heap // by rank; nil for ranks of other nodes
+	key     string  // of the own heap, when local
+	net     *network
+	buffers [][]uint16 // the rank's part of inputs and outputs; nil for landing buffers
+
+	queues   [plan.NumRoles]queue
+	operands map[plan.Region]*operand
+	spare    panelPool
+
+	running sync.Mutex // held by Run and Sync; Close waits for it
+	epoch   uint64
+	barrier uint64
+	closing sync.Once
+	mapped  sync.Mutex // guards gone; an Abort may come at any time, also after Close
+	gone    bool       // the heaps are no longer mapped
+}
+
+// endpoint is the common part of a rank's endpoint data.
+type endpoint struct {
+	Digest  string `json:"digest"`            // of plan, shape and dtype
+	Address string `json:"address,omitempty"` // where it listens for ranks of other nodes
+	Heap    string `json:"heap,omitempty"`    // key of its heap, when all ranks are in one process
+}
+
+var errClosed = errors.New("the instance is closed")
+
+// Open implements engine.Engine. It fails when ranks were given different plans or shapes, when
+// memory is short, or when a peer cannot be reached before ctx or Config.WaitTimeout ends.
+func (e *Engine) Open(ctx context.Context, cfg engine.Config) (engine.Instance, error) {
+	in, err := e.prepare(cfg)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, cfg.WaitTimeout, fmt.Errorf("no answer for %v", cfg.WaitTimeout))
+	defer cancel()
+	if err := in.open(ctx); err != nil {
+		in.Abort(err)
+		return nil, errors.Join(fmt.Errorf("opening the cpu engine: %w", err), in.Close())
+	}
+	return in, nil
+}
+
+func (e *Engine) prepare(cfg engine.Config) (*instance, error) {
+	size := cfg.Plan.World.Size()
+	if cfg.Rank < 0 || cfg.Rank >= size {
+		return nil, fmt.Errorf("rank %d is not in a world of %d ranks", cfg.Rank, size)
+	}
+	if len(cfg.Plan.Ranks) != size {
+		return nil, fmt.Errorf("the plan has queues for %d ranks, its world has %d", len(cfg.Plan.Ranks), size)
+	}
+	for role, n := range cfg.Workers {
+		if n < 1 {
+			return nil, fmt.Errorf("%d workers in role %v; each role needs at least one", n, plan.Role(role))
+		}
+	}
+	if cfg.WaitTimeout <= 0 {
+		return nil, errors.New("the wait time-out must be positive: every wait is bounded")
+	}
+	if s := cfg.Shape; s.M < 0 || s.N < 0 || s.K < 1 || s.K%8 != 0 {
+		return nil, fmt.Errorf("shape M=%d N=%d K=%d: sizes must not be negative, and K a positive multiple of 8", s.M, s.N, s.K)
+	}
+	if cfg.Net.BandwidthGBs < 0 || cfg.Net.Latency < 0 {
+		return nil, errors.New("bandwidth and latency of the emulated link must not be negative")
+	}
+	if cfg.Tile < 0 {
+		return nil, fmt.Errorf("a tile of %d rows", cfg.Tile)
+	}
+	if barrierRounds(cfg.Plan.World) > maxRounds {
+		return nil, fmt.Errorf("%d nodes are more than the barrier has words for", cfg.Plan.World.Nodes())
+	}
+	in := &instance{engine: e, cfg: cfg, tile: int64(cfg.Tile), heaps: make([]*heap, size), operands: map[plan.Region]*operand{}}
+	if in.tile == 0 {
+		in.tile = DefaultTile
+	}
+	var err error
+	if in.lay, err = newLayout(cfg.Plan, cfg.Shape, cfg.DType); err != nil {
+		return nil, err
+	}
+	if err := in.checkMemory(); err != nil {
+		return nil, err
+	}
+	in.life, in.kill = context.WithCancelCause(context.Background())
+	return in, nil
+}
+
+// checkMemory refuses what this host has no memory for, all ranks of the node counted, before
+// anything is allocated.
+func (in *instance) checkMemory() error {
+	w := in.cfg.Plan.World
+	ranks := int64(w.PPN[w.NodeOf(in.cfg.Rank)])
+	if in.engine.local {
+		ranks = int64(w.Size())
+	}
+	need, err := memoryNeed(in.cfg.Plan, in.cfg.Shape, in.cfg.DType, in.cfg.Rank, in.cfg.Workers[plan.RoleCompute], in.tile, in.lay)
+	if err != nil {
+		return err
+	}
+	available, err := engine.AvailableMemory()
+	if err != nil {
+		return err
+	}
+	if need > available/ranks {
+		return fmt.Errorf("not enough memory: a rank needs %.1f GiB for M=%d N=%d K=%d, and %d ranks share the %.1f GiB that this host has available",
+			float64(need)/(1<<30), in.cfg.Shape.M, in.cfg.Shape.N, in.cfg.Shape.K, ranks, float64(available)/(1<<30))
+	}
+	return nil
+}
+
+func (in *instance) open(ctx context.Context) error {
+	p, me := in.cfg.Plan, in.cfg.Rank
+	sum, err := digest(in.cfg)
+	if err != nil {
+		return err
+	}
+	mine := endpoint{Digest: fmt.Sprintf("%x", sum)}
+	// Every open of a job gets names of its own; all ranks open in the same order.
+	name := "heap-" + strconv.FormatUint(in.engine.opens.Add(1), 10)
+	if in.engine.local {
+		in.heaps[me] = newLocalHeap(in.lay, digest64(sum))
+		in.key = rand.Text()
+		mine.Heap = in.key
+		in.engine.heaps.Store(in.key, in.heaps[me])
+	} else {
+		h, file, err := newMappedHeap(in.lay, digest64(sum))
+		if err != nil {
+			return err
+		}
+		in.heaps[me] = h
+		err = in.cfg.Bootstrap.ShareFile(ctx, name, file)
+		if err = errors.Join(err, file.Close()); err != nil {
+			return fmt.Errorf("sharing the heap with the ranks of the node: %w", err)
+		}
+	}
+	if in.net, err = newNetwork(in); err != nil {
+		return err
+	}
+	if in.net.listener != nil {
+		mine.Address = in.net.listener.Addr().String()
+	}
+	peers, keys, err := in.exchange(ctx, mine)
+	if err != nil {
+		return err
+	}
+	for rank := range peers {
+		if rank == me || !p.World.SameNode(rank, me) {
+			continue
+		}
+		if in.heaps[rank], err = in.peerHeap(ctx, rank, name, peers[rank].Heap, digest64(sum)); err != nil {
+			return fmt.Errorf("mapping the heap of rank %d: %w", rank, err)
+		}
+	}
+	in.buffers = make([][]uint16, len(p.Buffers))
+	for i, b := range p.Buffers {
+		if b.Kind != plan.BufLanding {
+			in.buffers[i] = make([]uint16, b.RowSpan(me, p.World.Size()).Len(in.cfg.Shape)*in.cfg.Shape.Of(b.Cols))
+		}
+	}
+	if err := in.compile(); err != nil {
+		return err
+	}
+	for _, l := range in.net.inward {
+		if err := l.compile(); err != nil {
+			return err
+		}
+	}
+	err = in.net.connect(ctx, func(rank int) (string, *linkKey, error) {
+		if _, _, err := net.SplitHostPort(peers[rank].Address); err != nil {
+			return "", nil, fmt.Errorf("rank %d published no address to connect to: %w", rank, err)
+		}
+		if len(keys[rank]) != len(linkKey{}) {
+			return "", nil, fmt.Errorf("rank %d gave rank %d no key for its connection", rank, me)
+		}
+		return peers[rank].Address, (*linkKey)(keys[rank]), nil
+	})
+	if err != nil {
+		return err
+	}
+	in.net.start()
+	return nil
+}
+
+// exchange publishes the own endpoint and reads those of all ranks, with the keys meant for this one.
+func (in *instance) exchange(ctx context.Context, mine endpoint) ([]endpoint, [][]byte, error) {
+	boot, size := in.cfg.Bootstrap, in.cfg.Plan.World.Size()
+	blob, err := json.Marshal(mine)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := boot.Put(ctx, engine.Everyone, blob); err != nil {
+		return nil, nil, fmt.Errorf("publishing the endpoint: %w", err)
+	}
+	for rank, l := range in.net.inward {
+		if err := boot.Put(ctx, rank, l.key[:]); err != nil {
+			return nil, nil, fmt.Errorf("publishing the key for rank %d: %w", rank, err)
+		}
+	}
+	if err := boot.Fence(ctx); err != nil {
+		return nil, nil, fmt.Errorf("waiting for the endpoints of all ranks: %w", err)
+	}
+	peers, keys := make([]endpoint, size), make([][]byte, size)
+	for rank := range size {
+		common, private, err := boot.Get(ctx, rank)
+		if err != nil {
+			return nil, nil, fmt.Errorf("endpoint of rank %d: %w", rank, err)
+		}
+		if err := json.Unmarshal(common, &peers[rank]); err != nil {
+			return nil, nil, fmt.Errorf("endpoint of rank %d: %w", rank, err)
+		}
+		if peers[rank].Digest != mine.Digest {
+			return nil, nil, fmt.Errorf("rank %d runs another plan, shape or dtype than rank %d (digest %.12s, not %.12s); are both of one build?",
+				rank, in.cfg.Rank, peers[rank].Digest, mine.Digest)
+		}
+		keys[rank] = private
+	}
+	return peers, keys, nil
+}
+
+func (in *instance) peerHeap(ctx context.Context, rank int, name, key string, digest uint64) (*heap, error) {
+	if in.engine.local {
+		h, ok := in.engine.heaps.Load(key)
+		if !ok {
+			return nil, errors.New("it was not opened by this engine")
+		}
+		return h.(*heap), nil
+	}
+	f, err := in.cfg.Bootstrap.PeerFile(ctx, rank, name)
+	if err != nil {
+		return nil, err
+	}
+	h, err := openMappedHeap(f, in.lay, digest)
+	return h, errors.Join(err, f.Close())
+}
+
+// digest identifies what all ranks must agree on.
+func digest(cfg engine.Config) ([]byte, error) {
+	h := sha256.New()
+	if err := json.NewEncoder(h).Encode(cfg.Plan); err != nil {
+		return nil, fmt.Errorf("digest of the plan: %w", err)
+	}
+	for _, n := range []int64{cfg.Shape.M, cfg.Shape.N, cfg.Shape.K, int64(cfg.DType)} {
+		_ = binary.Write(h, binary.LittleEndian, n) // a hash takes everything
+	}
+	return h.Sum(nil), nil
+}
+
+func (in *instance) heap() *heap { return in.heaps[in.cfg.Rank] }
+
+// Abort implements engine.Instance. The first reason stays.
+func (in *instance) Abort(reason error) {
+	in.kill(reason)
+	in.mapped.Lock()
+	defer in.mapped.Unlock()
+	if h := in.heap(); h != nil && !in.gone {
+		h.abort()
+	}
+	if in.net != nil {
+		in.net.interrupt()
+	}
+}
+
+// aborted is the reason of the abort, or nil.
+func (in *instance) aborted() error { return context.Cause(in.life) }
+
+// Close implements engine.Instance.
+func (in *instance) Close() error {
+	var err error
+	in.closing.Do(func() {
+		inOrder := in.aborted() == nil
+		in.Abort(errClosed)
+		in.running.Lock()
+		defer in.running.Unlock()
+		if in.net != nil {
+			err = in.net.close(inOrder)
+		}
+		in.mapped.Lock()
+		defer in.mapped.Unlock()
+		in.gone = true
+		in.engine.heaps.Delete(in.key)
+		for _, h := range in.heaps {
+			if h != nil {
+				err = errors.Join(err, h.close())
+			}
+		}
+	})
+	return err
+}

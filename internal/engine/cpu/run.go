@@ -1,0 +1,166 @@
+package cpu
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/mkrun/mkrun/internal/engine"
+	"github.com/mkrun/mkrun/internal/plan"
+)
+
+// queue is a role's list of tasks, claimed in order by tickets: one per task, or one per tile of a
+// compute task.
+type queue struct {
+	tasks  []*task
+	first  []int64 // ticket of each task's first part
+	total  int64
+	ticket atomic.Int64
+}
+
+func (q *queue) add(t *task) {
+	q.tasks = append(q.tasks, t)
+	q.first = append(q.first, q.total)
+	q.total += t.parts()
+}
+
+func (q *queue) reset() {
+	q.ticket.Store(0)
+	for _, t := range q.tasks {
+		if t.segment != nil {
+			t.segment.reset()
+		}
+	}
+}
+
+// claim gives the next part of the queue to the calling worker; nil when all are taken.
+func (q *queue) claim() (t *task, part int64) {
+	n := q.ticket.Add(1) - 1
+	if n >= q.total {
+		return nil, 0
+	}
+	i, found := slices.BinarySearch(q.first, n)
+	if !found {
+		i--
+	}
+	return q.tasks[i], n - q.first[i]
+}
+
+// worker is a goroutine of a role during one epoch.
+type worker struct {
+	in     *instance
+	role   plan.Role
+	epoch  uint64
+	sum    []float32 // scratch of products
+	waited time.Duration
+	intra  int64
+	inter  int64
+}
+
+// Run implements engine.Instance.
+func (in *instance) Run(ctx context.Context) (engine.Stats, error) {
+	in.running.Lock()
+	defer in.running.Unlock()
+	stop := context.AfterFunc(ctx, func() { in.Abort(context.Cause(ctx)) })
+	defer stop()
+	if err := in.aborted(); err != nil {
+		return engine.Stats{}, err
+	}
+
+	start := time.Now()
+	in.epoch++
+	for _, b := range in.operands {
+		b.reset()
+	}
+	for i := range in.queues {
+		in.queues[i].reset()
+	}
+	var workers []*worker
+	var wg sync.WaitGroup
+	for role, n := range in.cfg.Workers {
+		for range n {
+			w := &worker{in: in, role: plan.Role(role), epoch: in.epoch}
+			workers = append(workers, w)
+			wg.Go(w.run)
+		}
+	}
+	wg.Wait()
+
+	stats := engine.Stats{Time: time.Since(start)}
+	for _, w := range workers {
+		stats.IntraBytes += w.intra
+		stats.InterBytes += w.inter
+		stats.Waited[w.role] += w.waited
+	}
+	return stats, in.aborted()
+}
+
+// run claims parts of the role's queue until none is left; the first failure aborts the instance.
+func (w *worker) run() {
+	for {
+		t, part := w.in.queues[w.role].claim()
+		if t == nil {
+			return
+		}
+		if w.in.aborted() != nil {
+			return
+		}
+		if err := w.execute(t, part); err != nil {
+			w.in.Abort(err)
+			return
+		}
+	}
+}
+
+func (w *worker) execute(t *task, part int64) error {
+	in := w.in
+	for _, wait := range t.plan.Waits {
+		if err := w.wait(t, wait); err != nil {
+			return err
+		}
+	}
+	switch t.plan.Kind {
+	case plan.Copy:
+		copyRect(t.dst, t.src)
+		if t.intra {
+			w.intra += t.src.size()
+		}
+	case plan.Compute:
+		if w.sum == nil {
+			w.sum = make([]float32, block*block)
+		}
+		t.segment.multiply(in.cfg.DType, part, w.sum, &in.spare)
+		if t.segment.open.Add(-1) > 0 {
+			return nil // whoever finishes the last tile signals
+		}
+	}
+	for _, peer := range t.far {
+		n, err := peer.send(t, w.epoch)
+		if err != nil {
+			return err
+		}
+		w.inter += n
+	}
+	t.raise(w.epoch)
+	return nil
+}
+
+func (w *worker) wait(t *task, wait plan.Wait) error {
+	h := w.in.heap()
+	word, target := h.flag(int(wait.Flag)), wait.Target(w.epoch)
+	if word.Load() >= target {
+		return nil
+	}
+	start := time.Now()
+	seen, err := h.await(word, target, w.in.cfg.WaitTimeout)
+	w.waited += time.Since(start)
+	if err == errTimeout {
+		return &engine.WaitError{
+			Rank: w.in.cfg.Rank, Role: t.role.String(), Task: w.in.cfg.Plan.Describe(*t.plan), Flag: w.in.cfg.Plan.Flags[wait.Flag].Name,
+			Seen: seen, Wanted: target, Signals: w.in.cfg.Plan.Owes(w.in.cfg.Rank, wait.Flag), After: w.in.cfg.WaitTimeout,
+		}
+	}
+	return err
+}

@@ -1,0 +1,219 @@
+package cpu
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"github.com/mkrun/mkrun/internal/engine"
+	"github.com/mkrun/mkrun/internal/plan"
+)
+
+// task is a task of the plan made ready for one shape: regions are memory, flags are words.
+type task struct {
+	role  plan.Role
+	index int
+	plan  *plan.Task
+
+	src, dst rect
+	intra    bool         // dst is another rank's memory
+	near     []nearSignal // flags of ranks of this node
+	far      []*outLink   // ranks of other nodes that the task writes to or signals
+	segment  *segment     // compute tasks only
+}
+
+// parts is the number of pieces that workers claim one by one.
+func (t *task) parts() int64 {
+	if t.segment != nil {
+		return t.segment.tiles
+	}
+	return 1
+}
+
+type nearSignal struct {
+	heap *heap
+	word *atomic.Uint64
+	kind plan.FlagKind
+}
+
+// raise lifts all flags near by for the epoch.
+func (t *task) raise(epoch uint64) {
+	for _, s := range t.near {
+		if s.kind == plan.Stamp {
+			s.heap.raise(s.word, epoch)
+		} else {
+			s.heap.add(s.word)
+		}
+	}
+}
+
+// region resolves a region in the memory that a rank of this node has for it.
+func (in *instance) region(rank int, r plan.Region) (rect, error) {
+	p, shape := in.cfg.Plan, in.cfg.Shape
+	if int(r.Buffer) >= len(p.Buffers) {
+		return rect{}, fmt.Errorf("there is no buffer %d", r.Buffer)
+	}
+	b := p.Buffers[r.Buffer]
+	first, last := b.RowSpan(rank, p.World.Size()).At(shape)
+	stride := shape.Of(b.Cols)
+	row0, row1 := r.Rows.At(shape)
+	col0, col1 := r.Cols.At(shape)
+	if row0 > row1 || col0 > col1 || row0 < first || row1 > last || col0 < 0 || col1 > stride {
+		return rect{}, fmt.Errorf("rows [%d,%d) and columns [%d,%d) are not within rank %d's part of buffer %s, rows [%d,%d) and %d columns",
+			row0, row1, col0, col1, rank, b.Name, first, last, stride)
+	}
+	out := rect{rows: row1 - row0, cols: col1 - col0, stride: stride}
+	if out.rows == 0 || out.cols == 0 {
+		return out, nil
+	}
+	var memory []uint16
+	switch {
+	case b.Kind == plan.BufLanding:
+		memory = in.heaps[rank].elements(in.lay.landing[r.Buffer], (last-first)*stride)
+	case rank == in.cfg.Rank:
+		memory = in.buffers[r.Buffer]
+	default:
+		return rect{}, fmt.Errorf("buffer %s of rank %d is its own and not in the heap", b.Name, rank)
+	}
+	from := (row0-first)*stride + col0
+	out.bits = memory[from : from+(out.rows-1)*stride+out.cols]
+	return out, nil
+}
+
+// compile makes the rank's queues ready.
+func (in *instance) compile() error {
+	for role, queue := range in.cfg.Plan.Ranks[in.cfg.Rank].Queues {
+		for i := range queue {
+			t := &task{role: plan.Role(role), index: i, plan: &queue[i]}
+			if err := in.compileTask(t); err != nil {
+				return fmt.Errorf("rank %d, %v task %d: %w", in.cfg.Rank, t.role, i, err)
+			}
+			in.queues[role].add(t)
+		}
+	}
+	return nil
+}
+
+func (in *instance) compileTask(t *task) error {
+	p, me, q := in.cfg.Plan, in.cfg.Rank, t.plan
+	size := p.World.Size()
+	if q.Peer < 0 || q.Peer >= size {
+		return fmt.Errorf("there is no rank %d", q.Peer)
+	}
+	for _, w := range q.Waits {
+		if int(w.Flag) >= len(p.Flags) {
+			return fmt.Errorf("waits for flag %d, which does not exist", w.Flag)
+		}
+	}
+	far := map[int]bool{}
+	var err error
+	switch q.Kind {
+	case plan.Copy:
+		if !p.World.SameNode(me, q.Peer) {
+			return fmt.Errorf("copies to rank %d, which is on another node", q.Peer)
+		}
+		t.intra = q.Peer != me
+		if t.src, err = in.region(me, q.Src); err == nil {
+			t.dst, err = in.region(q.Peer, q.Dst)
+		}
+	case plan.Send:
+		if p.World.SameNode(me, q.Peer) {
+			return fmt.Errorf("sends to rank %d, which is on the same node", q.Peer)
+		}
+		far[q.Peer] = true
+		t.src, err = in.region(me, q.Src)
+	case plan.Compute:
+		if t.src, err = in.region(me, q.Src); err == nil {
+			t.dst, err = in.region(me, q.Dst)
+		}
+		if err == nil {
+			err = in.compileProduct(t)
+		}
+	case plan.Notify:
+	default:
+		err = fmt.Errorf("unknown kind of task %d", q.Kind)
+	}
+	if err != nil {
+		return err
+	}
+	if q.Kind == plan.Copy && (t.src.rows != t.dst.rows || t.src.cols != t.dst.cols) {
+		return fmt.Errorf("copies %d x %d elements onto %d x %d", t.src.rows, t.src.cols, t.dst.rows, t.dst.cols)
+	}
+	for _, s := range q.Signals {
+		if s.Rank < 0 || s.Rank >= size || int(s.Flag) >= len(p.Flags) {
+			return fmt.Errorf("signals flag %d of rank %d, which does not exist", s.Flag, s.Rank)
+		}
+		if h := in.heaps[s.Rank]; h != nil {
+			t.near = append(t.near, nearSignal{heap: h, word: h.flag(int(s.Flag)), kind: p.Flags[s.Flag].Kind})
+			continue
+		}
+		// The bytes and the flag of a send travel in one message; a third rank could see its flag first.
+		if q.Kind == plan.Send && s.Rank != q.Peer {
+			return fmt.Errorf("sends to rank %d and signals rank %d on another node, which could see the flag before the bytes are there", q.Peer, s.Rank)
+		}
+		far[s.Rank] = true
+	}
+	for rank := range size { // in rank order, whatever the order of the signals
+		if far[rank] {
+			t.far = append(t.far, in.net.out[rank])
+		}
+	}
+	return nil
+}
+
+// compileProduct makes a compute task a segment; segments with the same second operand share its
+// converted form.
+func (in *instance) compileProduct(t *task) error {
+	src, err := in.region(in.cfg.Rank, t.plan.B)
+	if err != nil {
+		return err
+	}
+	if t.src.cols != src.cols || t.dst.rows != t.src.rows || t.dst.cols != src.rows {
+		return fmt.Errorf("the product of %d x %d and (%d x %d)ᵀ does not have %d x %d elements",
+			t.src.rows, t.src.cols, src.rows, src.cols, t.dst.rows, t.dst.cols)
+	}
+	b := in.operands[t.plan.B]
+	if b == nil {
+		b = newOperand(src, in.tile)
+		in.operands[t.plan.B] = b
+	}
+	in.spare.size = max(in.spare.size, min(in.tile, t.src.rows)*t.src.cols)
+	t.segment = newSegment(t, b, in.tile)
+	return nil
+}
+
+// memoryNeed is the number of bytes a rank allocates for its buffers and converted operands.
+func memoryNeed(p *plan.Plan, s plan.Shape, d engine.DType, rank, workers int, tile int64, lay layout) (int64, error) {
+	need := lay.size
+	add := func(rows, cols, elem int64) error {
+		n, err := matrixBytes(rows, cols, elem)
+		if err != nil {
+			return err
+		}
+		if need += n; need < 0 {
+			return fmt.Errorf("the buffers overflow 64-bit sizes")
+		}
+		return nil
+	}
+	for _, b := range p.Buffers {
+		if b.Kind == plan.BufLanding {
+			continue
+		}
+		if err := add(b.RowSpan(rank, p.World.Size()).Len(s), s.Of(b.Cols), d.Size()); err != nil {
+			return 0, fmt.Errorf("buffer %s: %w", b.Name, err)
+		}
+	}
+	seen := map[plan.Region]bool{}
+	for _, t := range p.Ranks[rank].Queues[plan.RoleCompute] {
+		if t.Kind != plan.Compute || seen[t.B] {
+			continue
+		}
+		seen[t.B] = true
+		if err := add(t.B.Rows.Len(s), t.B.Cols.Len(s), 4); err != nil {
+			return 0, err
+		}
+		if err := add(int64(workers+1)*tile, t.B.Cols.Len(s), 4); err != nil {
+			return 0, err
+		}
+	}
+	return need, nil
+}
