@@ -1,0 +1,482 @@
+package plan
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// clone copies a plan deeply enough that no mutation of the copy shows in the original.
+func clone(p *Plan) *Plan {
+	q := *p
+	q.World.PPN = slices.Clone(p.World.PPN)
+	q.Buffers, q.Flags, q.Ranks = slices.Clone(p.Buffers), slices.Clone(p.Flags), slices.Clone(p.Ranks)
+	q.Declared.Intra, q.Declared.Inter = slices.Clone(p.Declared.Intra), slices.Clone(p.Declared.Inter)
+	q.Declared.InterMinimum = slices.Clone(p.Declared.InterMinimum)
+	for rank := range q.Ranks {
+		for role := range q.Ranks[rank].Queues {
+			queue := slices.Clone(q.Ranks[rank].Queues[role])
+			for i := range queue {
+				queue[i].Waits, queue[i].Signals = slices.Clone(queue[i].Waits), slices.Clone(queue[i].Signals)
+			}
+			q.Ranks[rank].Queues[role] = queue
+		}
+	}
+	return &q
+}
+
+// site is a task of a plan that a mutation is applied to.
+type site struct {
+	p    *Plan
+	rank int
+	role Role
+	i    int
+}
+
+func (s site) queue() *[]Task { return &s.p.Ranks[s.rank].Queues[s.role] }
+func (s site) task() *Task    { return &(*s.queue())[s.i] }
+
+// mutation makes one fault. variant counts from 0; it returns false when there is no such variant, or when the
+// variant would leave the plan as it is.
+type mutation struct {
+	name   string
+	mutate func(s site, variant int) bool
+	// variants is how many to try; the ones that return false are not counted.
+	variants func(s site) int
+}
+
+func once(site) int      { return 1 }
+func perWait(s site) int { return len(s.task().Waits) }
+func perSig(s site) int  { return len(s.task().Signals) }
+func perRank(s site) int { return len(s.p.Ranks) }
+func twice(f func(site) int) func(site) int {
+	return func(s site) int { return 2 * f(s) }
+}
+
+func shift(s *Span, by int) bool {
+	from, to := int(s.From.Num)+by, int(s.To.Num)+by
+	if s.From.Den != s.To.Den || from < 0 || to > int(s.To.Den) {
+		return false
+	}
+	s.From.Num, s.To.Num = uint32(from), uint32(to)
+	return true
+}
+
+// sign turns variants 0, 1 into -1, +1.
+func sign(variant int) int { return 2*(variant%2) - 1 }
+
+func bumpFlag(p *Plan, f *FlagID, by int) bool {
+	n := int(*f) + by
+	if n < 0 || n >= len(p.Flags) {
+		return false
+	}
+	*f = FlagID(n)
+	return true
+}
+
+var mutations = []mutation{
+	{"drop a signal", func(s site, v int) bool {
+		t := s.task()
+		t.Signals = slices.Delete(t.Signals, v, v+1)
+		return true
+	}, perSig},
+	{"double a signal", func(s site, v int) bool {
+		t := s.task()
+		t.Signals = append(t.Signals, t.Signals[v])
+		return true
+	}, perSig},
+	{"signal the flag next to it", func(s site, v int) bool {
+		return bumpFlag(s.p, &s.task().Signals[v/2].Flag, sign(v))
+	}, twice(perSig)},
+	{"signal another rank", func(s site, v int) bool {
+		t := s.task()
+		if len(t.Signals) == 0 || t.Signals[0].Rank == v {
+			return false
+		}
+		t.Signals[0].Rank = v
+		return true
+	}, perRank},
+	{"swap signals with the next task", func(s site, _ int) bool {
+		q := *s.queue()
+		if s.i+1 == len(q) || slices.Equal(q[s.i].Signals, q[s.i+1].Signals) {
+			return false
+		}
+		q[s.i].Signals, q[s.i+1].Signals = q[s.i+1].Signals, q[s.i].Signals
+		return true
+	}, once},
+	{"drop a wait", func(s site, v int) bool {
+		t := s.task()
+		t.Waits = slices.Delete(t.Waits, v, v+1)
+		return true
+	}, perWait},
+	{"count of a wait off by one", func(s site, v int) bool {
+		w := &s.task().Waits[v/2]
+		w.Count = uint32(int(w.Count) + sign(v))
+		return true
+	}, twice(perWait)},
+	{"lag of a wait flipped", func(s site, v int) bool {
+		s.task().Waits[v].Lag ^= 1
+		return true
+	}, perWait},
+	{"wait for the flag next to it", func(s site, v int) bool {
+		return bumpFlag(s.p, &s.task().Waits[v/2].Flag, sign(v))
+	}, twice(perWait)},
+	{"swap waits with the next task", func(s site, _ int) bool {
+		q := *s.queue()
+		if s.i+1 == len(q) || slices.Equal(q[s.i].Waits, q[s.i+1].Waits) {
+			return false
+		}
+		q[s.i].Waits, q[s.i+1].Waits = q[s.i+1].Waits, q[s.i].Waits
+		return true
+	}, once},
+	{"leave the task out", func(s site, _ int) bool {
+		*s.queue() = slices.Delete(*s.queue(), s.i, s.i+1)
+		return true
+	}, once},
+	{"leave the task out, and all that is said about it", func(s site, _ int) bool {
+		t := *s.task()
+		*s.queue() = slices.Delete(*s.queue(), s.i, s.i+1)
+		for _, sig := range t.Signals {
+			retire(s.p, sig)
+		}
+		return true
+	}, once},
+	{"do the task twice", func(s site, v int) bool {
+		at := s.i
+		if v == 1 {
+			at = len(*s.queue())
+		}
+		*s.queue() = slices.Insert(*s.queue(), at, *s.task())
+		return true
+	}, twice(once)},
+	{"do the task twice, the second time in silence", func(s site, _ int) bool {
+		t := *s.task()
+		t.Signals = nil
+		*s.queue() = append(*s.queue(), t)
+		return t.Kind != Notify
+	}, once},
+	{"another peer", func(s site, v int) bool {
+		t := s.task()
+		if t.Peer == v {
+			return false
+		}
+		t.Peer = v
+		return true
+	}, perRank},
+	{"another peer, with its signal", func(s site, v int) bool {
+		t := s.task()
+		if t.Peer == v || len(t.Signals) == 0 {
+			return false
+		}
+		t.Peer, t.Signals[0].Rank = v, v
+		return true
+	}, perRank},
+	{"source rows shifted", func(s site, v int) bool { return shift(&s.task().Src.Rows, sign(v)) }, twice(once)},
+	{"destination rows shifted", func(s site, v int) bool { return shift(&s.task().Dst.Rows, sign(v)) }, twice(once)},
+	{"both rows shifted: another chunk", func(s site, v int) bool {
+		return shift(&s.task().Src.Rows, sign(v)) && shift(&s.task().Dst.Rows, sign(v))
+	}, twice(once)},
+	{"rows one cut point longer", func(s site, _ int) bool {
+		t := s.task()
+		if t.Src.Rows.To.Num >= t.Src.Rows.To.Den {
+			return false
+		}
+		t.Src.Rows.To.Num++
+		t.Dst.Rows.To.Num++
+		return true
+	}, once},
+	{"half the rows", func(s site, _ int) bool {
+		t := s.task()
+		half := Ratio{t.Src.Rows.From.Num + t.Src.Rows.To.Num, 2 * t.Src.Rows.To.Den}
+		t.Src.Rows.To, t.Dst.Rows.To = half, half
+		return t.Kind != Notify
+	}, once},
+	{"half the columns", func(s site, _ int) bool {
+		t := s.task()
+		t.Src.Cols.To, t.Dst.Cols.To = Ratio{1, 2}, Ratio{1, 2}
+		return t.Kind != Notify
+	}, once},
+	{"half the depth", func(s site, _ int) bool {
+		t := s.task()
+		t.Src.Cols.To, t.B.Cols.To = Ratio{1, 2}, Ratio{1, 2}
+		return t.Kind == Compute
+	}, once},
+	{"half of the second operand", func(s site, _ int) bool {
+		t := s.task()
+		t.B.Rows.To, t.Dst.Cols.To = Ratio{1, 2}, Ratio{1, 2}
+		return t.Kind == Compute
+	}, once},
+	{"another source buffer", func(s site, v int) bool {
+		t := s.task()
+		if t.Kind == Notify || t.Src.Buffer == BufferID(v) {
+			return false
+		}
+		t.Src.Buffer = BufferID(v)
+		return true
+	}, func(s site) int { return len(s.p.Buffers) }},
+	{"another second operand", func(s site, v int) bool {
+		t := s.task()
+		if t.Kind != Compute || t.B.Buffer == BufferID(v) {
+			return false
+		}
+		t.B.Buffer = BufferID(v)
+		return true
+	}, func(s site) int { return len(s.p.Buffers) }},
+	{"another destination buffer", func(s site, v int) bool {
+		t := s.task()
+		if t.Kind == Notify || t.Dst.Buffer == BufferID(v) {
+			return false
+		}
+		t.Dst.Buffer = BufferID(v)
+		return true
+	}, func(s site) int { return len(s.p.Buffers) }},
+	{"another kind", func(s site, v int) bool {
+		t := s.task()
+		if t.Kind == Kind(v) {
+			return false
+		}
+		t.Kind = Kind(v)
+		return true
+	}, func(site) int { return len(kindNames) + 1 }},
+	{"another queue", func(s site, v int) bool {
+		if s.role == Role(v) {
+			return false
+		}
+		t := *s.task()
+		*s.queue() = slices.Delete(*s.queue(), s.i, s.i+1)
+		other := &s.p.Ranks[s.rank].Queues[v]
+		*other = append(*other, t)
+		return true
+	}, func(site) int { return int(NumRoles) }},
+	{"a flag lost with all that is said about it", func(s site, v int) bool {
+		flag := s.task().Waits[v].Flag
+		edit(s.p, func(rank int, t *Task) {
+			t.Signals = slices.DeleteFunc(t.Signals, func(x Signal) bool { return x == Signal{s.rank, flag} })
+			if rank == s.rank {
+				t.Waits = slices.DeleteFunc(t.Waits, func(w Wait) bool { return w.Flag == flag })
+			}
+		})
+		return true
+	}, perWait},
+	{"a signal lost, and counted on no more", func(s site, v int) bool {
+		sig := s.task().Signals[v]
+		s.task().Signals = slices.Delete(s.task().Signals, v, v+1)
+		retire(s.p, sig)
+		return true
+	}, perSig},
+	{"a signal raised early, by the task before", func(s site, v int) bool {
+		if s.i == 0 {
+			return false
+		}
+		t, before := s.task(), &(*s.queue())[s.i-1]
+		before.Signals = append(before.Signals, t.Signals[v])
+		t.Signals = slices.Delete(t.Signals, v, v+1)
+		return true
+	}, perSig},
+	{"a credit for an arrival: wait for this epoch's flag of the same task twice over", func(s site, v int) bool {
+		t := s.task()
+		t.Waits = append(t.Waits, t.Waits[v])
+		return true
+	}, perWait},
+}
+
+func edit(p *Plan, f func(rank int, t *Task)) {
+	for rank := range p.Ranks {
+		for role := range p.Ranks[rank].Queues {
+			for i := range p.Ranks[rank].Queues[role] {
+				f(rank, &p.Ranks[rank].Queues[role][i])
+			}
+		}
+	}
+}
+
+// retire makes the waits for a flag expect one signal less, or go if none is left.
+func retire(p *Plan, sig Signal) {
+	edit(p, func(rank int, t *Task) {
+		if rank != sig.Rank {
+			return
+		}
+		t.Waits = slices.DeleteFunc(t.Waits, func(w Wait) bool { return w.Flag == sig.Flag && w.Count == 1 })
+		for i := range t.Waits {
+			if t.Waits[i].Flag == sig.Flag {
+				t.Waits[i].Count--
+			}
+		}
+	})
+}
+
+// planMutations are faults of a plan's tables.
+var planMutations = []struct {
+	name   string
+	mutate func(p *Plan) bool
+}{
+	{"a queue missing", func(p *Plan) bool { p.Ranks = p.Ranks[1:]; return true }},
+	{"no node", func(p *Plan) bool { p.World.PPN = nil; return true }},
+	{"another world", func(p *Plan) bool {
+		p.World = Uniform(1, len(p.Ranks))
+		return p.Declared.Inter != nil && len(p.Declared.Inter) > 0
+	}},
+	{"no chunks", func(p *Plan) bool { p.Chunks = 0; return true }},
+	{"shards not shards", func(p *Plan) bool { p.Buffers[agA].Sharded = false; return len(p.Ranks) > 1 }},
+	{"whole buffer sharded", func(p *Plan) bool { p.Buffers[agC].Sharded = true; return len(p.Ranks) > 1 }},
+	{"output as input", func(p *Plan) bool { p.Buffers[agC].Kind = BufInput; return true }},
+	{"input as output", func(p *Plan) bool { p.Buffers[agB].Kind = BufOutput; return true }},
+	{"input as landing", func(p *Plan) bool { p.Buffers[agB].Kind = BufLanding; return true }},
+	{"landing as output", func(p *Plan) bool { p.Buffers[agGathered].Kind = BufOutput; return true }},
+	{"landing as input", func(p *Plan) bool { p.Buffers[agGathered].Kind = BufInput; return len(p.Ranks) > 1 }},
+	{"unknown buffer kind", func(p *Plan) bool { p.Buffers[agA].Kind = 9; return true }},
+	{"buffer of other dims", func(p *Plan) bool { p.Buffers[agA].Cols = DimN; return true }},
+	{"buffer of unknown dims", func(p *Plan) bool { p.Buffers[agA].Cols = 7; return true }},
+	{"two buffers of one name", func(p *Plan) bool { p.Buffers[agA].Name = "b"; return true }},
+	{"two flags of one name", func(p *Plan) bool {
+		if len(p.Flags) < 2 {
+			return false
+		}
+		p.Flags[0].Name = p.Flags[1].Name
+		return true
+	}},
+	{"unknown flag kind", func(p *Plan) bool {
+		if len(p.Flags) == 0 {
+			return false
+		}
+		p.Flags[0].Kind = 3
+		return true
+	}},
+	{"a flag too few", func(p *Plan) bool {
+		if len(p.Flags) == 0 {
+			return false
+		}
+		p.Flags = p.Flags[:len(p.Flags)-1]
+		return true
+	}},
+	{"more declared within nodes", func(p *Plan) bool {
+		p.Declared.Intra = append(p.Declared.Intra, volumes(1, All(DimM), All(DimK))...)
+		return true
+	}},
+	{"more declared between nodes", func(p *Plan) bool {
+		p.Declared.Inter = append(p.Declared.Inter, volumes(1, Part(DimM, 1, 97), All(DimK))...)
+		return true
+	}},
+	{"nothing declared within nodes", func(p *Plan) bool { had := len(p.Declared.Intra) > 0; p.Declared.Intra = nil; return had }},
+	{"nothing declared between nodes", func(p *Plan) bool { had := len(p.Declared.Inter) > 0; p.Declared.Inter = nil; return had }},
+	{"declared of another matrix", func(p *Plan) bool {
+		if len(p.Declared.Intra) == 0 {
+			return false
+		}
+		p.Declared.Intra[0].Cols = All(DimN)
+		return true
+	}},
+	{"declared without meaning", func(p *Plan) bool {
+		p.Declared.Inter = []Volume{{Times: 1, Rows: Span{}, Cols: All(DimK)}}
+		return true
+	}},
+}
+
+// score counts mutants of one name.
+type score struct{ made, killed int }
+
+// TestMutants makes every mutation of every task of several plans; Verify has to refuse each with its place.
+func TestMutants(t *testing.T) {
+	worlds := []struct {
+		ppn    []int
+		chunks int
+	}{{[]int{1}, 2}, {[]int{3}, 1}, {[]int{1, 1, 1}, 1}, {[]int{2, 2}, 2}, {[]int{3, 1}, 1}, {[]int{1, 3}, 2}, {[]int{2, 3, 1}, 1}}
+	if testing.Short() {
+		worlds = worlds[:5]
+	}
+	byName := make(map[string]*score)
+	byKind := make(map[string]*score)
+	byRule := make(map[Rule]int)
+	count := func(m map[string]*score, key string, killed bool) {
+		if m[key] == nil {
+			m[key] = &score{}
+		}
+		m[key].made++
+		if killed {
+			m[key].killed++
+		}
+	}
+	check := func(name, kind string, original, mutant *Plan, what string, near []int) {
+		err := Verify(mutant)
+		count(byName, name, err != nil)
+		count(byKind, kind, err != nil)
+		if err == nil {
+			t.Errorf("world %v chunks %d: survived: %s: %s", original.World.PPN, original.Chunks, name, what)
+			return
+		}
+		var f *Fault
+		if !errors.As(err, &f) || f.Rule == "" || f.Detail == "" {
+			t.Errorf("%s: not a fault with a rule and a reason: %v", name, err)
+			return
+		}
+		byRule[f.Rule]++
+		if near == nil || f.Rule == RuleTraffic {
+			return
+		}
+		for _, rank := range near {
+			if f.Rank == rank || strings.Contains(err.Error(), fmt.Sprintf("rank %d", rank)) {
+				return
+			}
+		}
+		t.Errorf("%s: %s: the place is not named: %v", name, what, err)
+	}
+	for _, c := range worlds {
+		p := mustAG(t, World{PPN: c.ppn}, c.chunks)
+		if err := Verify(p); err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range planMutations {
+			if q := clone(p); m.mutate(q) {
+				check(m.name, "tables", p, q, "", nil)
+			}
+		}
+		for rank := range p.Ranks {
+			for role := range NumRoles {
+				for i, task := range p.Ranks[rank].Queues[role] {
+					near := []int{rank, task.Peer}
+					for _, s := range task.Signals {
+						near = append(near, s.Rank)
+					}
+					for _, m := range mutations {
+						for v := range m.variants(site{p, rank, role, i}) {
+							q := clone(p)
+							if !m.mutate(site{q, rank, role, i}, v) {
+								continue
+							}
+							what := fmt.Sprintf("variant %d of rank %d %v task %d: %s", v, rank, role, i, p.Schedule(task))
+							check(m.name, task.Kind.String(), p, q, what, near)
+						}
+					}
+				}
+			}
+		}
+	}
+	var total score
+	for _, name := range slices.Sorted(mapKeys(byName)) {
+		total.made += byName[name].made
+		total.killed += byName[name].killed
+		t.Logf("%5d of %5d killed: %s", byName[name].killed, byName[name].made, name)
+	}
+	for _, kind := range slices.Sorted(mapKeys(byKind)) {
+		t.Logf("%5d of %5d killed: in %s", byKind[kind].killed, byKind[kind].made, kind)
+	}
+	t.Logf("by rule: %v", byRule)
+	t.Logf("mutants killed: %d of %d (%.2f %%)", total.killed, total.made, 100*float64(total.killed)/float64(total.made))
+	for _, rule := range []Rule{RuleStructure, RuleLink, RuleFlag, RuleProgress, RuleOrder, RuleUnwritten, RuleOutput, RuleMeaning, RuleTraffic} {
+		if byRule[rule] == 0 {
+			t.Errorf("no mutant broke the rule %q: it is not tested", rule)
+		}
+	}
+}
+
+func mapKeys[V any](m map[string]V) func(yield func(string) bool) {
+	return func(yield func(string) bool) {
+		for k := range m {
+			if !yield(k) {
+				return
+			}
+		}
+	}
+}
