@@ -1,0 +1,82 @@
+// Package keeper starts the ranks of one node so that nothing of them can stay behind.
+//
+// An agent starts one keeper process (Start); the keeper starts the ranks (Main). Agent and keeper are
+// joined by a socket and are both subreapers: an orphan below the keeper becomes the keeper's child, and
+// when the keeper dies the agent's. Whichever of the two dies, kill -9 included, the other sees the
+// socket close and kills every descendant: grandchildren, daemons and processes in sessions of their own.
+// The keeper leads a session of its own, so a descendant of it can never be in the agent's session: that
+// is how an agent tells what was below a dead keeper from its own children.
+//
+// Nothing is ever killed by name. Output of ranks goes through pipes straight to the agent.
+package keeper
+
+import (
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/mkrun/mkrun/internal/stdio"
+)
+
+// CommandName is the hidden subcommand of mkrun whose body is Main: Start runs `<self> keeper`.
+const CommandName = "keeper"
+
+// The drain limits are how long after a rank's end its output is still read, if processes it left behind
+// hold the pipes open. A failure is told sooner, since the whole job waits to be aborted. When the last
+// rank has ended and its output is drained, what is left is killed.
+const (
+	DrainLimit       = 2 * time.Second
+	FailedDrainLimit = 500 * time.Millisecond
+)
+
+// RankSpec is one process to start.
+type RankSpec struct {
+	Rank, LocalRank int
+	Argv            []string
+	Env             []string   // whole environment, NAME=value
+	Dir             string     // working directory; "" is the agent's
+	Files           []*os.File // become descriptors 3, 4, ... of the rank; the caller may close them after Start
+	Stdin           *os.File   // nil: /dev/null
+}
+
+// Spec is what one keeper looks after: the ranks of one node in one generation of a job.
+type Spec struct {
+	Job        string
+	Generation uint32
+	Ranks      []RankSpec
+	AbortGrace time.Duration // between SIGTERM and SIGKILL when the agent dies
+	Grace      time.Duration // between SIGTERM and SIGKILL when Start's context ends
+	Self       string        // path of the mkrun binary
+	LastLines  int           // lines of stderr to keep for Exited
+}
+
+// Sink takes the ranks' output.
+type Sink interface {
+	// Output gets whole lines, or an unfinished rest (stdio.Whole tells), read at the given time. Calls for
+	// one rank and stream come in order and one at a time; different ones come concurrently. The sink may
+	// keep data. While a call blocks, that stream of that rank is not read.
+	Output(rank int, stream stdio.Stream, data []byte, at time.Time)
+}
+
+// Event is a Started or an Exited.
+type Event interface{ event() }
+
+// Started says that a rank's program runs. No rank is called started unless all of the node were.
+type Started struct {
+	Rank, PID int
+	At        time.Time
+}
+
+// Exited says how a rank ended, after all of its output was delivered. Every rank gets exactly one.
+type Exited struct {
+	Rank       int
+	Code       int            // 0..255; meaningless when Signal != 0
+	Signal     syscall.Signal // that killed it, or 0
+	CoreDumped bool
+	ExecError  string   // it could not be started: why (Code is then 125, 126 or 127)
+	KilledByUs bool     // Stop, Kill, a failed start of another rank or the loss of the keeper came first
+	LastLines  []string // of its stderr
+}
+
+func (Started) event() {}
+func (Exited) event()  {}

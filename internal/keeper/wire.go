@@ -1,0 +1,65 @@
+package keeper
+
+import "time"
+
+// controlFD is the keeper's end of the socket that joins it to its agent.
+const controlFD = 3
+
+// Agent and keeper are the same binary, so gob's own description of types is all the versioning they need. Unlike
+// JSON it carries any bytes in arguments and environment.
+
+type commandKind uint8
+
+const (
+	cmdLaunch commandKind = iota + 1 // first, once
+	cmdSignal
+	cmdStop
+	cmdKill
+)
+
+// command goes from agent to keeper.
+type command struct {
+	Kind   commandKind
+	Launch launch        // cmdLaunch
+	Signal int           // cmdSignal
+	Ranks  []int         // cmdSignal; empty: all
+	Grace  time.Duration // cmdStop
+}
+
+type launch struct {
+	Job        string
+	Generation uint32
+	AbortGrace time.Duration
+	Ranks      []wireRank
+}
+
+// wireRank is a RankSpec whose files are numbers of descriptors that the keeper inherited.
+type wireRank struct {
+	Rank           int
+	Argv, Env      []string
+	Dir            string
+	Stdin          int // -1: /dev/null
+	Stdout, Stderr int
+	Files          []int
+}
+
+type reportKind uint8
+
+const (
+	repStarted reportKind = iota + 1
+	repExited
+	repDone // nothing is left, except Left
+)
+
+// report goes from keeper to agent.
+type report struct {
+	Kind       reportKind
+	Rank, PID  int
+	UnixNano   int64 // repStarted
+	Code       int   // repExited: this and the following
+	Signal     int
+	CoreDumped bool
+	ExecError  string
+	KilledByUs bool
+	Left       []Process // repDone: could not be killed
+}
