@@ -16,6 +16,7 @@ import (
 // Severity of a finding.
 type Severity string
 
+// Severities, from best to worst.
 const (
 	OK   Severity = "ok"   // as it should be, or not needed here
 	Warn Severity = "warn" // something will not work or will be slow

@@ -1,0 +1,82 @@
+# mkrun. `make help` lists the targets.
+
+GOLANGCI_VERSION := v2.15.0
+
+# One set of flags for build, test and lint, so that they share the build cache. The version is
+# stamped by LDFLAGS; the deprecation warnings are go-nvml's own.
+export GOFLAGS := -trimpath -buildvcs=false
+export CGO_CFLAGS := -O2 -g -Wno-deprecated-declarations
+
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null)
+COMMIT := $(shell git rev-parse HEAD 2>/dev/null)
+LDFLAGS := -X github.com/mkrun/mkrun/internal/version.version=$(VERSION) \
+           -X github.com/mkrun/mkrun/internal/version.commit=$(COMMIT)
+
+TOOLS := $(CURDIR)/.tools/bin
+GOLANGCI := $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION)
+SHELL_SCRIPTS = $(shell git ls-files '*.sh' .ci/run)
+
+# The first run: a layer of Llama-3 8B on two pretended nodes with two ranks each.
+RUN ?= launch --nodes 2 --ppn 2 --check ag_gemm --shape llama3-8b/mlp-up/tp4 --tokens 128
+TEST_FLAGS ?= -timeout 10m
+PKGS ?= ./...
+
+.DEFAULT_GOAL := build
+
+.PHONY: help
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
+
+.PHONY: setup
+setup: ## install what building needs (Debian packages when root; otherwise names them)
+	@scripts/setup.sh build
+
+.PHONY: build
+build: setup ## build bin/mkrun
+	@mkdir -p bin
+	go build -ldflags '$(LDFLAGS)' -o bin/mkrun ./cmd/mkrun
+
+.PHONY: run
+run: build ## build, then run and check AllGather+GEMM of a Llama-3 8B layer on 2 nodes x 2 ranks, without a GPU
+	bin/mkrun $(RUN)
+
+.PHONY: test
+test: setup test-plain test-race ## all tests: unit and end to end, then all again under the race detector
+
+.PHONY: test-plain
+test-plain:
+	go run ./internal/citest $(TEST_FLAGS) $(PKGS)
+
+.PHONY: test-race
+test-race:
+	go run ./internal/citest -race $(TEST_FLAGS) $(PKGS)
+
+.PHONY: bench
+bench: setup ## speed of the CPU engine's AllGather+GEMM against one plain gonum product
+	go test -run xxx -bench AGGemmVsGonum ./internal/engine/cpu
+
+.PHONY: lint
+lint: $(GOLANGCI) ## gofmt, go vet, golangci-lint and shellcheck
+	@scripts/setup.sh lint
+	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$unformatted" ]; then echo "not formatted (gofmt -w):"; echo "$$unformatted"; exit 1; fi
+	go vet ./...
+	$(GOLANGCI) run ./...
+	@if command -v shellcheck >/dev/null; then set -x; shellcheck $(SHELL_SCRIPTS); else echo "shellcheck is not installed: the shell scripts are not checked"; fi
+
+$(GOLANGCI):
+	@mkdir -p $(TOOLS)
+	GOBIN=$(TOOLS) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
+	mv $(TOOLS)/golangci-lint $@
+
+.PHONY: clean
+clean: ## remove what was built (the tools in .tools stay)
+	rm -rf bin build
+
+.PHONY: setup-cuda
+setup-cuda:
+	@scripts/setup.sh cuda
+
+cuda: setup-cuda ## build the CUDA data plane, build/libmkernel.so (needs no GPU)
+cuda-test: setup-cuda ## test the CUDA data plane's host side (needs no GPU)
+
+-include cuda/cuda.mk

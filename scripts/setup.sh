@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# Makes sure that what the Makefile needs is there. As root on Debian it installs missing packages,
+# otherwise it names them. Does nothing, and asks no network, when all is there.
+#
+#   scripts/setup.sh build   Go, a C compiler with the C library's headers, make, git
+#   scripts/setup.sh lint    shellcheck (goes on without)
+#   scripts/setup.sh cuda    a C++ compiler, python3 with pip (nvcc itself: scripts/cuda-toolchain.sh)
+set -euo pipefail
+
+readonly GO_MINOR=26 # Go 1.26 or newer
+
+missing=() # Debian packages
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+
+# need PACKAGE COMMAND...: the package is missing when the command fails.
+need() {
+  local package=$1
+  shift
+  "$@" >/dev/null 2>&1 </dev/null || missing+=("$package")
+}
+
+# compiles COMPILER LANGUAGE: true if a program with the C library can be made.
+compiles() {
+  printf '#include <stdlib.h>\nint main(void) { return EXIT_SUCCESS; }\n' | "$1" -x "$2" - -o /dev/null
+}
+
+check_go() {
+  local version minor
+  if ! version=$(go env GOVERSION 2>/dev/null); then
+    say "Go 1.$GO_MINOR or newer is needed: https://go.dev/dl/"
+    return 1
+  fi
+  minor=${version#go1.}
+  minor=${minor%%[!0-9]*}
+  if [ -n "$minor" ] && [ "$minor" -lt "$GO_MINOR" ]; then
+    say "Go 1.$GO_MINOR or newer is needed, this is $version: https://go.dev/dl/"
+    return 1
+  fi
+}
+
+# install_missing: true if nothing is missing any more.
+install_missing() {
+  [ ${#missing[@]} -gt 0 ] || return 0
+  if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
+    say "missing; as root: apt-get install -y ${missing[*]}"
+    return 1
+  fi
+  say "installing ${missing[*]}"
+  export DEBIAN_FRONTEND=noninteractive
+  if ! { apt-get update -qq && apt-get install -y -qq --no-install-recommends "${missing[@]}"; } >&2 </dev/null; then
+    say "apt-get could not install ${missing[*]}"
+    return 1
+  fi
+}
+
+case ${1:-build} in
+  build)
+    need gcc compiles "${CC:-gcc}" c
+    need libc6-dev compiles "${CC:-gcc}" c
+    need make command -v make
+    need git command -v git
+    install_missing
+    check_go
+    ;;
+  lint)
+    need shellcheck command -v shellcheck
+    install_missing || say "going on without"
+    ;;
+  cuda)
+    need g++ compiles "${CXX:-g++}" c++
+    need python3 command -v python3
+    need python3-pip python3 -m pip --version
+    install_missing
+    ;;
+  *)
+    say "unknown group \"$1\"; known: build, lint, cuda"
+    exit 2
+    ;;
+esac
