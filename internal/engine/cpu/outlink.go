@@ -166,8 +166,12 @@ func (l *outLink) writeFrame(f frame, data []byte) error {
 		return errAborted
 	}
 	_ = l.conn.SetWriteDeadline(time.Now().Add(l.net.in.cfg.WaitTimeout))
-	buffers := net.Buffers{header[:], data}
-	if _, err := buffers.WriteTo(l.conn); err != nil {
+	// Not writev: the race detector knows that what was written before a Write is seen after the Read.
+	_, err := l.conn.Write(header[:])
+	if err == nil && len(data) > 0 {
+		_, err = l.conn.Write(data)
+	}
+	if err != nil {
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			if l.net.in.aborted() != nil {
 				return errAborted

@@ -254,4 +254,3 @@ func TestStatsCountTheDeclaredBytes(t *testing.T) {
 		}
 	}
 }
-
