@@ -1,0 +1,51 @@
+// What the ranks share besides data: the control block of an operator instance, at the same heap offset on every rank.
+// Every word has one writer and its own 128-byte line.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace mk {
+
+constexpr int kMaxRanks = 16;
+
+struct alignas(128) Word {
+  uint64_t value;
+};
+
+struct Control {
+  Word abort;               // sticky: non-zero makes every wait end and every later launch leave at once
+  Word epoch;               // calls completed on this rank; the kernel's last CTA advances it
+  Word stamp;               // epoch of the call in flight, source of the copy engine's flag copies
+  Word exits;               // CTAs of the call in flight that are done
+  Word record;              // claimed by the first wait that timed out
+  Word credit[kMaxRanks];   // [r]: calls whose landing data rank r has finished reading (rank r writes it here)
+};
+static_assert(offsetof(Control, credit) == 5 * 128);
+static_assert(sizeof(Control) == (5 + kMaxRanks) * 128);
+
+// Roles named in a time-out record.
+enum Role : uint32_t { kRoleNone = 0, kRoleProducer = 1, kRolePush = 2, kRoleCredit = 3, kRoleBarrier = 4 };
+
+// Host-mapped; written by the first wait that ran out of time, `valid` last.
+struct WaitRecord {
+  uint64_t valid;
+  uint32_t rank;
+  uint32_t cta;
+  uint32_t role;
+  uint32_t peer;
+  uint64_t flag;  // offset of the flag in the heap
+  uint64_t seen;
+  uint64_t wanted;
+};
+
+// What a wait needs to know to give up.
+struct WaitContext {
+  Control* control[kMaxRanks];  // of all ranks; [rank] is the own one
+  WaitRecord* record;
+  char* heap;
+  uint64_t timeout_ns;
+  int32_t rank;
+  int32_t world;
+};
+
+}  // namespace mk

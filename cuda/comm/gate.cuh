@@ -1,0 +1,53 @@
+// Gate of a compute segment: the producer warp asks it before each K step of a tile whose A rows come from a peer.
+#pragma once
+#include "comm/wait.cuh"
+#include "kernels/tile_order.h"
+
+namespace mk {
+
+struct Gate {
+  const uint64_t* stamps = nullptr;  // of the tile's row block, one per K block
+  uint32_t peer = 0;
+  int32_t ready = 0;                 // K steps known to have arrived
+  int64_t waited = 0;                // clock cycles this warp has spent here
+
+  __device__ __forceinline__ void open_all(int32_t k_steps) {
+    ready = k_steps;
+  }
+  __device__ __forceinline__ void start(const uint64_t* row_block_stamps, uint32_t from) {
+    stamps = row_block_stamps;
+    peer = from;
+    ready = 0;
+  }
+
+  // The whole warp, converged: returns when the data of `k_step` has arrived (or the job was aborted), and notes how
+  // many further steps have. Each lane looks at one K block. After it any lane may issue TMA loads of that data.
+  __device__ __forceinline__ void wait(const WaitContext& w, const StampGrid& grid, uint64_t epoch, int32_t k_step) {
+    const int lane = threadIdx.x % 32;
+    const int32_t block = k_step >> grid.k_shift;
+    const bool mine = block + lane < grid.k_blocks;
+    const uint64_t* flag = stamps + block + (mine ? lane : 0);
+    const int64_t start_clock = clock64();
+    WaitClock clock;
+    uint32_t arrived;
+    for (;;) {
+      const uint64_t seen = ptx::load_relaxed_system(flag);
+      arrived = __ballot_sync(0xFFFFFFFFu, !mine || seen >= epoch);
+      if (arrived & 1) break;
+      bool over = false;
+      if (lane == 0) over = clock.expired(w, kRoleProducer, peer, flag, seen, epoch);
+      if (__any_sync(0xFFFFFFFFu, over)) {
+        arrived = 0xFFFFFFFFu;
+        break;
+      }
+    }
+    ptx::fence_system();
+    __syncwarp();
+    ptx::fence_async_all();
+    const int run = arrived == 0xFFFFFFFFu ? 32 : __ffs(~arrived) - 1;
+    ready = (block + run) << grid.k_shift;
+    waited += clock64() - start_clock;
+  }
+};
+
+}  // namespace mk

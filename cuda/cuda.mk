@@ -1,0 +1,59 @@
+# The CUDA data plane. Targets: cuda (build/libmkernel.so and its GPU programs), cuda-test (host-side tests, no GPU),
+# clean-cuda. The compiler comes from scripts/cuda-toolchain.sh.
+
+CUDA_OUT := build/cuda
+CUDA_LIB := build/libmkernel.so
+
+# Looked up when a rule runs, so that other targets of the Makefile do not install a compiler.
+CUDA_ROOT_FILE := $(CUDA_OUT)/toolchain
+CUDA_ROOT = $$(cat $(CUDA_ROOT_FILE))
+
+CUDA_GENCODE := -gencode=arch=compute_90a,code=sm_90a
+NVCC_FLAGS := -std=c++17 -O3 $(CUDA_GENCODE) -Icuda -lineinfo -Xcompiler -fPIC,-Wall,-fvisibility=hidden -Xptxas -v
+CUDA_CXXFLAGS := -std=c++17 -O2 -g -fPIC -Wall -Wextra -Wno-missing-field-initializers -fvisibility=hidden -Icuda
+CUDA_LINK = -L$(CUDA_ROOT)/lib64 -L$(CUDA_ROOT)/lib -lcudart_static -ldl -lrt -lpthread
+
+CUDA_HEADERS := $(wildcard cuda/*/*.h cuda/*/*.cuh)
+CUDA_HOST_OBJECTS := $(patsubst cuda/%.cpp,$(CUDA_OUT)/%.o,$(wildcard cuda/host/*.cpp cuda/heap/*.cpp))
+CUDA_KERNEL_OBJECTS := $(patsubst cuda/%.cu,$(CUDA_OUT)/%.o,$(wildcard cuda/kernels/*.cu))
+CUDA_GPU_PROGRAMS := $(patsubst cuda/tests/gpu_%.cu,build/gpu_%,$(wildcard cuda/tests/gpu_*.cu))
+
+.PHONY: cuda cuda-test clean-cuda
+cuda: $(CUDA_LIB) $(CUDA_GPU_PROGRAMS)
+
+$(CUDA_ROOT_FILE): scripts/cuda-toolchain.sh
+	@mkdir -p $(@D)
+	scripts/cuda-toolchain.sh > $@.part && mv $@.part $@
+
+# Kernels: no warning of a lost warp-specialised pipeline and no spill is let through (scripts/cuda-ptxas-check.sh).
+$(CUDA_OUT)/kernels/%.o: cuda/kernels/%.cu $(CUDA_HEADERS) $(CUDA_ROOT_FILE)
+	@mkdir -p $(@D)
+	$(CUDA_ROOT)/bin/nvcc $(NVCC_FLAGS) -c $< -o $@.part 2> $@.log || { cat $@.log >&2; exit 1; }
+	sh cuda/ptxas-check.sh $@.log
+	mv $@.part $@
+
+$(CUDA_OUT)/%.o: cuda/%.cpp $(CUDA_HEADERS) $(CUDA_ROOT_FILE)
+	@mkdir -p $(@D)
+	$(CXX) $(CUDA_CXXFLAGS) -isystem $(CUDA_ROOT)/include -c $< -o $@
+
+$(CUDA_LIB): $(CUDA_HOST_OBJECTS) $(CUDA_KERNEL_OBJECTS) cuda/mkernel.map
+	$(CXX) -shared -o $@ $(CUDA_HOST_OBJECTS) $(CUDA_KERNEL_OBJECTS) -Wl,--version-script=cuda/mkernel.map \
+	  -Wl,--no-undefined $(CUDA_LINK)
+
+# Programs that need GPUs; the C++ runtime is linked in, so that they run on machines with another one.
+build/gpu_%: cuda/tests/gpu_%.cu $(CUDA_HEADERS) $(CUDA_LIB)
+	$(CUDA_ROOT)/bin/nvcc -std=c++17 -O2 $(CUDA_GENCODE) -Icuda $< -o $@ -Lbuild -lmkernel -Xlinker -rpath,'$$ORIGIN' \
+	  -Xcompiler -static-libstdc++ -lpthread
+
+# Host-side tests with address and undefined-behaviour sanitizers.
+CUDA_TEST_FLAGS := -std=c++17 -O1 -g -Wall -Wextra -Wno-missing-field-initializers -fsanitize=address,undefined \
+  -fno-sanitize-recover=all -Icuda
+$(CUDA_OUT)/host_tests: $(wildcard cuda/tests/host_*.cpp) $(wildcard cuda/host/*.cpp cuda/heap/*.cpp) $(CUDA_HEADERS) $(CUDA_KERNEL_OBJECTS)
+	@mkdir -p $(@D)
+	$(CXX) $(CUDA_TEST_FLAGS) -isystem $(CUDA_ROOT)/include $(filter %.cpp,$^) $(CUDA_KERNEL_OBJECTS) -o $@ $(CUDA_LINK)
+
+cuda-test: $(CUDA_OUT)/host_tests $(CUDA_LIB)
+	$(CUDA_OUT)/host_tests
+
+clean-cuda:
+	rm -rf $(CUDA_OUT) $(CUDA_LIB) $(CUDA_GPU_PROGRAMS)

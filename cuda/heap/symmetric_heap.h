@@ -1,0 +1,53 @@
+// Symmetric heap: one block of device memory per rank, mapped by all ranks of the host, carved up in the same order
+// and therefore at the same offsets on every rank.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "host/driver.h"
+#include "include/mkernel.h"
+
+namespace mk {
+
+// Offsets only, so that it can be tested without a GPU. Nothing is given back before the heap dies.
+class OffsetAllocator {
+ public:
+  static constexpr uint64_t kAlignment = 1024;
+  explicit OffsetAllocator(uint64_t capacity) : capacity_(capacity) {}
+  uint64_t allocate(uint64_t bytes, const char* what);  // throws Error
+  uint64_t used() const { return used_; }
+  void release_last(uint64_t offset) { used_ = offset; }
+
+ private:
+  uint64_t capacity_;
+  uint64_t used_ = 0;
+};
+
+class SymmetricHeap {
+ public:
+  // Collective. Zeroes the memory; when it returns, every rank's block is mapped, zeroed and proved writable by all.
+  SymmetricHeap(const Driver& driver, uint64_t bytes, int device, int rank, int world, mk_allgather allgather, void* user);
+  ~SymmetricHeap();
+  SymmetricHeap(const SymmetricHeap&) = delete;
+  SymmetricHeap& operator=(const SymmetricHeap&) = delete;
+
+  char* base(int rank) const { return reinterpret_cast<char*>(blocks_[rank].address); }
+  OffsetAllocator& offsets() { return offsets_; }
+
+ private:
+  struct Block {
+    CUmemGenericAllocationHandle handle = 0;
+    CUdeviceptr address = 0;
+    bool mapped = false;
+  };
+  void map(Block& block, int device);
+  void probe(int rank, int world, mk_allgather allgather, void* user);
+  void unmap_all();
+
+  const Driver& driver_;
+  uint64_t bytes_ = 0;
+  std::vector<Block> blocks_;
+  OffsetAllocator offsets_;
+};
+
+}  // namespace mk

@@ -1,0 +1,132 @@
+#include "host/ag_gemm_config.h"
+
+#include <algorithm>
+
+#include "host/error.h"
+#include "kernels/gemm_tile.h"
+
+namespace mk {
+namespace {
+
+constexpr int64_t kLargest = (int64_t{1} << 31) - 1;  // TMA coordinates are 32-bit
+
+int log2_of(int64_t v) {
+  int n = 0;
+  while ((int64_t{1} << n) < v) ++n;
+  return n;
+}
+
+bool power_of_two(int64_t v) { return v > 0 && (v & (v - 1)) == 0; }
+
+void check_pointer(const void* p, const char* name) {
+  if (p == nullptr) fail(MK_ERROR_ARGUMENT, "%s is NULL", name);
+  if (reinterpret_cast<uintptr_t>(p) % 16 != 0) fail(MK_ERROR_ARGUMENT, "%s is not aligned to 16 bytes", name);
+}
+
+void check_pitch(int64_t pitch, int64_t columns, const char* name) {
+  if (pitch < columns)
+    fail(MK_ERROR_ARGUMENT, "%s is %lld, less than a row of %lld", name, static_cast<long long>(pitch),
+         static_cast<long long>(columns));
+  if (pitch % 8 != 0) fail(MK_ERROR_ARGUMENT, "%s is %lld, not a multiple of 8", name, static_cast<long long>(pitch));
+  if (pitch > kLargest) fail(MK_ERROR_ARGUMENT, "%s is too large", name);
+}
+
+}  // namespace
+
+AgGemmCapacity ag_gemm_capacity(const mk_ag_gemm_desc& d, int world) {
+  if (d.max_m < 0 || d.max_k < 0 || d.max_m > kLargest || d.max_k > kLargest)
+    fail(MK_ERROR_ARGUMENT, "max_m or max_k is negative or above 2^31");
+  const int64_t shard = ceil_div(d.max_m, world);
+  AgGemmCapacity c;
+  c.max_m = d.max_m;
+  c.max_k = d.max_k;
+  if (shard != 0 && d.max_k > (int64_t{1} << 40) / (2 * shard))
+    fail(MK_ERROR_ARGUMENT, "max_m * max_k is too large for the landing buffer");
+  c.landing_bytes = (world - 1) * shard * d.max_k * 2;
+  c.stamps = (world - 1) * ceil_div(shard, kTileM) * ceil_div(d.max_k, kStepK);
+  return c;
+}
+
+void check_ag_gemm(const mk_ag_gemm_args& a, const AgGemmCapacity& capacity, int world) {
+  if (a.m < 0 || a.n < 0 || a.k < 0) fail(MK_ERROR_ARGUMENT, "m, n or k is negative");
+  if (a.m > kLargest || a.n > kLargest || a.k > kLargest) fail(MK_ERROR_ARGUMENT, "m, n or k is above 2^31");
+  if (a.m % world != 0)
+    fail(MK_ERROR_ARGUMENT, "m is %lld, not a multiple of the %d ranks", static_cast<long long>(a.m), world);
+  if (a.element != MK_BF16 && a.element != MK_F16) fail(MK_ERROR_ARGUMENT, "element %d is neither bf16 nor f16", a.element);
+  if (world > 1 && (a.m > capacity.max_m || a.k > capacity.max_k))
+    fail(MK_ERROR_ARGUMENT, "m %lld, k %lld is larger than the operator was made for (%lld, %lld)",
+         static_cast<long long>(a.m), static_cast<long long>(a.k), static_cast<long long>(capacity.max_m),
+         static_cast<long long>(capacity.max_k));
+  if (a.m == 0 || a.n == 0) return;
+  check_pointer(a.c, "c");
+  check_pitch(a.ldc, a.n, "ldc");
+  if (a.k == 0) return;
+  check_pointer(a.a, "a");
+  check_pointer(a.b, "b");
+  check_pitch(a.lda, a.k, "lda");
+  check_pitch(a.ldb, a.k, "ldb");
+  if (a.k % 8 != 0) fail(MK_ERROR_ARGUMENT, "k is %lld, not a multiple of 8", static_cast<long long>(a.k));
+  const int64_t rows = std::max(a.m / world, a.n);
+  if (std::max(a.lda, a.ldb) > (int64_t{1} << 38) / std::max<int64_t>(rows, 1))
+    fail(MK_ERROR_ARGUMENT, "an operand spans more than 2^39 bytes");
+}
+
+TileGrid ag_gemm_tiles(const mk_ag_gemm_args& a, const mk_ag_gemm_config& c, int world) {
+  TileGrid g;
+  g.shards = world;
+  g.m_units = static_cast<int32_t>(ceil_div(a.m / world, int64_t{kTileM} * c.cluster));
+  g.n_tiles = static_cast<int32_t>(ceil_div(a.n, c.tile_n));
+  g.group = std::max(1, c.raster_group / c.cluster);
+  return g;
+}
+
+StampGrid ag_gemm_gate(const mk_ag_gemm_args& a, const mk_ag_gemm_config& c, int world) {
+  return stamp_grid(a.m / world, a.k, log2_of(c.row_block / kTileM), log2_of(c.k_block / kStepK));
+}
+
+void complete_ag_gemm(mk_ag_gemm_config& c, const mk_ag_gemm_args& a, const AgGemmMachine& machine) {
+  const int64_t shard = a.m / machine.world;
+  if (c.tile_n == 0) c.tile_n = a.n > 128 ? 256 : 128;
+  if (c.cluster == 0) c.cluster = shard > kTileM ? 2 : 1;
+  if (c.tile_n != 128 && c.tile_n != 256) fail(MK_ERROR_ARGUMENT, "tile_n is %d, it must be 128 or 256", c.tile_n);
+  if (c.cluster != 1 && c.cluster != 2) fail(MK_ERROR_ARGUMENT, "cluster is %d, it must be 1 or 2", c.cluster);
+  if (c.ctas == 0) c.ctas = machine.sms;
+  if (c.ctas < 0) fail(MK_ERROR_ARGUMENT, "ctas is %d", c.ctas);
+  if (c.raster_group == 0) c.raster_group = 16;
+  if (c.mover == MK_MOVER_AUTO) c.mover = MK_MOVER_SM;
+  if (c.mover != MK_MOVER_SM && c.mover != MK_MOVER_CE) fail(MK_ERROR_ARGUMENT, "mover %d is unknown", c.mover);
+  const int64_t n_tiles = std::max<int64_t>(1, ceil_div(a.n, c.tile_n));
+  if (c.push_group == 0) {
+    // Row blocks that one wave of the receiver's tiles covers.
+    const int64_t wave = std::max<int64_t>(c.raster_group, ceil_div(c.ctas, n_tiles));
+    c.push_group = static_cast<int32_t>(std::min<int64_t>(wave, std::max<int64_t>(1, ceil_div(shard, c.mover == MK_MOVER_CE && c.row_block > 0 ? c.row_block : kTileM))));
+  }
+  if (c.mover == MK_MOVER_SM) {
+    if (c.push_ctas == 0) c.push_ctas = 32;
+    if (c.push_warps == 0) c.push_warps = 2;
+    if (c.push_ctas < 0) fail(MK_ERROR_ARGUMENT, "push_ctas is %d", c.push_ctas);
+    if (c.push_warps < 1 || c.push_warps > kPushWarps)
+      fail(MK_ERROR_ARGUMENT, "push_warps is %d, it must be 1 to %d", c.push_warps, kPushWarps);
+    if (c.row_block == 0) c.row_block = kTileM;
+    if (c.k_block == 0) c.k_block = kStepK;
+    if (c.row_block != kTileM || c.k_block != kStepK)
+      fail(MK_ERROR_ARGUMENT, "the sm mover announces blocks of %d rows and %d columns, not of %d and %d", kTileM, kStepK,
+           c.row_block, c.k_block);
+  } else {
+    if (c.row_block == 0) c.row_block = 4096;
+    if (c.k_block == 0) c.k_block = 1024;
+    if (c.row_block % kTileM != 0 || !power_of_two(c.row_block / kTileM) || c.k_block % kStepK != 0 ||
+        !power_of_two(c.k_block / kStepK))
+      fail(MK_ERROR_ARGUMENT, "row_block %d and k_block %d must be %d and %d times a power of two", c.row_block, c.k_block,
+           kTileM, kStepK);
+    c.push_ctas = 0;
+  }
+  if (c.push_group < 1 || c.raster_group < 1) fail(MK_ERROR_ARGUMENT, "push_group and raster_group must be positive");
+  const StampGrid gate = ag_gemm_gate(a, c, machine.world);
+  const TileGrid tiles = ag_gemm_tiles(a, c, machine.world);
+  if (tile_units(tiles) >= kMaxCount || int64_t{gate.row_blocks} * gate.k_blocks >= kMaxCount ||
+      int64_t{tiles.group} * tiles.n_tiles >= kMaxCount || int64_t{c.push_group} * gate.k_blocks >= kMaxCount)
+    fail(MK_ERROR_ARGUMENT, "the problem has more than 2^31 tiles or blocks");
+}
+
+}  // namespace mk

@@ -1,0 +1,148 @@
+#include "host/context.h"
+
+#include <vector>
+
+#include "host/error.h"
+#include "kernels/ag_gemm.h"
+
+mk_context::~mk_context() { mk::free_wait_record(barrier_record); }
+
+namespace mk {
+
+DeviceGuard::DeviceGuard(int device) {
+  check_cuda(cudaGetDevice(&previous_), "asking for the current device");
+  check_cuda(cudaSetDevice(device), "selecting the device");
+}
+DeviceGuard::~DeviceGuard() { cudaSetDevice(previous_); }
+
+WaitRecord* make_wait_record() {
+  void* p = nullptr;
+  check_cuda(cudaHostAlloc(&p, sizeof(WaitRecord), cudaHostAllocMapped | cudaHostAllocPortable), "pinned memory");
+  return new (p) WaitRecord{};
+}
+void free_wait_record(WaitRecord* record) {
+  if (record != nullptr) cudaFreeHost(record);
+}
+
+void host_barrier(const mk_context& c) {
+  if (c.world == 1) return;
+  const char mine = 1;
+  std::vector<char> ignored(c.world);
+  if (c.allgather(c.user, &mine, ignored.data(), 1) != 0) fail(MK_ERROR_BOOTSTRAP, "the all-gather callback failed");
+}
+
+WaitContext wait_context(const mk_context& c, uint64_t offset, WaitRecord* record) {
+  WaitContext w = {};
+  for (int r = 0; r < c.world; ++r) w.control[r] = reinterpret_cast<Control*>(c.heap->base(r) + offset);
+  w.record = record;
+  w.heap = c.heap->base(c.rank);
+  w.timeout_ns = c.timeout_ns;
+  w.rank = c.rank;
+  w.world = c.world;
+  return w;
+}
+
+namespace {
+
+void check_device(const mk_context_desc& d) {
+  int devices = 0;
+  const cudaError_t e = cudaGetDeviceCount(&devices);
+  if (e == cudaErrorInsufficientDriver || e == cudaErrorNoDevice) {
+    cudaGetLastError();
+    fail(MK_ERROR_UNSUPPORTED, "no CUDA device: %s", cudaGetErrorString(e));
+  }
+  check_cuda(e, "counting the devices");
+  if (d.device < 0 || d.device >= devices)
+    fail(MK_ERROR_ARGUMENT, "device %d does not exist, this process sees %d", d.device, devices);
+  int major = 0, minor = 0, cooperative = 0;
+  check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, d.device), "compute capability");
+  check_cuda(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, d.device), "compute capability");
+  if (major != 9 || minor != 0)
+    fail(MK_ERROR_UNSUPPORTED, "device %d has compute capability %d.%d, these kernels are for 9.0 (H100, H200)", d.device,
+         major, minor);
+  check_cuda(cudaDeviceGetAttribute(&cooperative, cudaDevAttrCooperativeLaunch, d.device), "cooperative launch");
+  if (!cooperative) fail(MK_ERROR_UNSUPPORTED, "device %d has no cooperative launch", d.device);
+}
+
+void check_desc(const mk_context_desc* d) {
+  check_struct(d, "mk_context_desc");
+  if (d->world < 1 || d->world > kMaxRanks)
+    fail(MK_ERROR_ARGUMENT, "world is %d, this library takes 1 to %d ranks", d->world, kMaxRanks);
+  if (d->rank < 0 || d->rank >= d->world) fail(MK_ERROR_ARGUMENT, "rank %d is not in a world of %d", d->rank, d->world);
+  if (d->world > 1 && d->allgather == nullptr) fail(MK_ERROR_ARGUMENT, "more than one rank needs an all-gather callback");
+  if (d->heap_bytes == 0) fail(MK_ERROR_ARGUMENT, "heap_bytes is 0");
+}
+
+// Ranks that were given different values would hang later; they learn it here.
+void check_same(const mk_context& c, uint64_t heap_bytes) {
+  if (c.world == 1) return;
+  struct Facts {
+    uint64_t version, heap, timeout;
+    int32_t world, rank;
+  };
+  const Facts mine = {MK_VERSION, heap_bytes, c.timeout_ns, c.world, c.rank};
+  std::vector<Facts> all(c.world);
+  if (c.allgather(c.user, &mine, all.data(), sizeof mine) != 0)
+    fail(MK_ERROR_BOOTSTRAP, "the all-gather callback failed");
+  for (int r = 0; r < c.world; ++r) {
+    const Facts& f = all[r];
+    if (f.rank != r) fail(MK_ERROR_BOOTSTRAP, "the all-gather callback gave rank %d's data in place %d", f.rank, r);
+    if (f.version != mine.version || f.heap != mine.heap || f.timeout != mine.timeout || f.world != mine.world)
+      fail(MK_ERROR_ARGUMENT, "rank %d was created with another version, world, heap size or time-out than rank %d", r,
+           c.rank);
+  }
+}
+
+}  // namespace
+}  // namespace mk
+
+extern "C" {
+
+uint32_t mk_version(void) { return MK_VERSION; }
+
+int mk_context_create(const mk_context_desc* desc, mk_context** out, mk_error* error) {
+  return mk::guarded(error, [&] {
+    if (out == nullptr) mk::fail(MK_ERROR_ARGUMENT, "out is NULL");
+    *out = nullptr;
+    mk::check_desc(desc);
+    mk::check_device(*desc);
+    const mk::DeviceGuard guard(desc->device);
+    mk::check_cuda(cudaFree(nullptr), "initialising the device");
+    auto c = std::make_unique<mk_context>();
+    c->rank = desc->rank;
+    c->world = desc->world;
+    c->device = desc->device;
+    c->timeout_ns = desc->timeout_ns != 0 ? desc->timeout_ns : 10'000'000'000ull;
+    c->allgather = desc->allgather;
+    c->user = desc->user;
+    c->driver = mk::Driver::load();
+    mk::check_cuda(cudaDeviceGetAttribute(&c->sms, cudaDevAttrMultiProcessorCount, desc->device), "SM count");
+    mk::check_same(*c, desc->heap_bytes);
+    c->heap = std::make_unique<mk::SymmetricHeap>(c->driver, desc->heap_bytes, c->device, c->rank, c->world, c->allgather,
+                                                  c->user);
+    c->barrier_at = c->heap->offsets().allocate(sizeof(mk::Control), "the barrier");
+    c->barrier_record = mk::make_wait_record();
+    *out = c.release();
+  });
+}
+
+int mk_context_destroy(mk_context* c, mk_error* error) {
+  return mk::guarded(error, [&] {
+    if (c == nullptr) return;
+    const std::unique_ptr<mk_context> owned(c);
+    const mk::DeviceGuard guard(c->device);
+    mk::check_cuda(cudaDeviceSynchronize(), "waiting for the device");
+    mk::host_barrier(*c);
+    c->heap.reset();
+  });
+}
+
+int mk_barrier(mk_context* c, mk_stream stream, mk_error* error) {
+  return mk::guarded(error, [&] {
+    if (c == nullptr) mk::fail(MK_ERROR_ARGUMENT, "context is NULL");
+    const mk::DeviceGuard guard(c->device);
+    mk::check_cuda(mk::barrier_launch(mk::wait_context(*c, c->barrier_at, c->barrier_record), stream), "barrier");
+  });
+}
+
+}  // extern "C"

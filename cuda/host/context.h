@@ -1,0 +1,47 @@
+// A rank's context: device, heap, peers, and what every wait needs.
+#pragma once
+#include <memory>
+
+#include "comm/control.h"
+#include "heap/symmetric_heap.h"
+#include "host/driver.h"
+#include "include/mkernel.h"
+
+struct mk_context {
+  int rank = 0;
+  int world = 1;
+  int device = 0;
+  int sms = 0;
+  uint64_t timeout_ns = 0;
+  mk_allgather allgather = nullptr;
+  void* user = nullptr;
+  mk::Driver driver = {};
+  std::unique_ptr<mk::SymmetricHeap> heap;
+  uint64_t barrier_at = 0;  // heap offset of the control block of mk_barrier
+  mk::WaitRecord* barrier_record = nullptr;
+
+  ~mk_context();
+};
+
+namespace mk {
+
+// Makes the context's device current while it lives.
+class DeviceGuard {
+ public:
+  explicit DeviceGuard(int device);  // throws Error
+  ~DeviceGuard();
+
+ private:
+  int previous_ = 0;
+};
+
+WaitRecord* make_wait_record();  // host-mapped; throws Error
+void free_wait_record(WaitRecord* record);
+
+// All ranks have called it when it returns; throws Error.
+void host_barrier(const mk_context& c);
+
+// The words of a control block at `offset`, of all ranks.
+WaitContext wait_context(const mk_context& c, uint64_t offset, WaitRecord* record);
+
+}  // namespace mk

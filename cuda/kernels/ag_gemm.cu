@@ -1,0 +1,260 @@
+// All-gather + GEMM in one persistent kernel: C[all rows] = gather(A shards) * B^T.
+//
+// Roles of a CTA:   warp 0        producer: asks the gate, loads A and B by TMA
+//                   warps 1-3     push: copy the own shard to the peers (mover `sm`), else idle
+//                   warpgroups 1, 2   consumers: wgmma, store by TMA
+// Every CTA walks the tiles cta, cta + grid, ...; own rows come first, so that peers' rows arrive under them.
+#include "kernels/ag_gemm.h"
+
+#include "comm/gate.cuh"
+#include "comm/push.cuh"
+#include "kernels/gemm_core.cuh"
+
+namespace mk {
+namespace {
+
+struct TilePlace {
+  int32_t row;      // first row of this CTA inside the shard
+  int32_t m_tile;
+  int32_t n_tile;
+  int32_t owner;    // rank whose rows these are
+  int32_t landing;  // its place in the landing buffer
+  bool own;
+};
+
+template <class Tile>
+__device__ __forceinline__ TilePlace place_of(const AgGemmParams& p, uint32_t unit, uint32_t cta) {
+  const TileUnit u = tile_unit(p.tiles, unit);
+  TilePlace t;
+  t.m_tile = u.m_unit * Tile::kCluster + static_cast<int32_t>(cta);
+  t.row = t.m_tile * kTileM;
+  t.n_tile = u.n_tile;
+  t.owner = rank_before(p.wait.rank, u.step, p.wait.world);
+  t.own = u.step == 0;
+  t.landing = landing_index(p.wait.rank, t.owner);
+  return t;
+}
+
+// Number of the call in flight; the epoch word stands still until the last CTA leaves.
+__device__ __forceinline__ uint64_t current_epoch(const WaitContext& w) {
+  return w.control[w.rank]->epoch.value + 1;
+}
+
+// The units of work of this CTA's cluster: first, first + stride, ... < end.
+template <class Tile>
+struct UnitRange {
+  uint32_t first = blockIdx.x / Tile::kCluster;
+  uint32_t stride = gridDim.x / Tile::kCluster;
+  uint32_t end;
+  __device__ __forceinline__ explicit UnitRange(const TileGrid& g) : end(static_cast<uint32_t>(tile_units(g))) {}
+};
+
+template <class Tile>
+__device__ __forceinline__ uint32_t cta_in_cluster() {
+  return Tile::kCluster == 1 ? 0 : ptx::cluster_cta_rank();
+}
+
+template <class Tile>
+__device__ __forceinline__ void producer_role(const AgGemmParams& p, const GemmShared<Tile>& s) {
+  const int lane = threadIdx.x % 32;
+  const uint32_t cta = cta_in_cluster<Tile>();
+  const uint64_t epoch = current_epoch(p.wait);
+  const UnitRange<Tile> units(p.tiles);
+  RingPosition<Tile> at;
+  Gate gate;
+  for (uint32_t unit = units.first; unit < units.end; unit += units.stride) {
+    const TilePlace t = place_of<Tile>(p, unit, cta);
+    const int32_t row_block = t.m_tile >> p.gate.row_shift;
+    if (t.own || row_block >= p.gate.row_blocks) {
+      gate.open_all(p.k_steps);
+    } else {
+      gate.start(p.stamps + stamp_index(p.gate, t.landing, row_block, 0), t.owner);
+    }
+    const CUtensorMap* a = t.own ? &p.a : &p.landing;
+    const int shard = t.own ? 0 : t.landing;
+    for (int32_t step = 0; step < p.k_steps; ++step) {
+      if (step >= gate.ready) gate.wait(p.wait, p.gate, epoch, step);
+      if (lane == 0)
+        gemm_load_step<Tile>(s, at, a, t.row, shard, &p.b, t.n_tile * Tile::kTileN, step * kStepK, cta);
+      __syncwarp();
+      at.advance();
+    }
+  }
+  if (p.waited != nullptr && lane == 0) p.waited[blockIdx.x] = gate.waited;
+}
+
+template <class Tile, typename T>
+__device__ __forceinline__ void consumer_role(const AgGemmParams& p, const GemmShared<Tile>& s, int group) {
+  const uint32_t cta = cta_in_cluster<Tile>();
+  const UnitRange<Tile> units(p.tiles);
+  RingPosition<Tile> at;
+  float sum[Tile::kTileN / 2];
+  for (uint32_t unit = units.first; unit < units.end; unit += units.stride) {
+    gemm_multiply<Tile, T>(s, at, group, p.k_steps, sum);
+    const TilePlace t = place_of<Tile>(p, unit, cta);
+    gemm_store<Tile, T>(s, group, sum, &p.c, t.n_tile * Tile::kTileN, t.row + group * kGroupM, t.owner);
+  }
+  if (threadIdx.x % kWarpgroup == 0) ptx::tma_store_wait_all();
+}
+
+// The last CTA of the call gives the peers their credit and advances the epoch.
+__device__ __forceinline__ void leave(const WaitContext& w, uint64_t epoch) {
+  Control* own = w.control[w.rank];
+  uint32_t* exits = reinterpret_cast<uint32_t*>(&own->exits.value);
+  if (ptx::add_acq_rel_gpu(exits, 1) + 1 != gridDim.x) return;
+  *exits = 0;
+  own->epoch.value = epoch;
+  for (int32_t step = 1; step < w.world; ++step) {
+    const int32_t peer = rank_after(w.rank, step, w.world);
+    ptx::store_release_system(&w.control[peer]->credit[w.rank].value, epoch);
+  }
+}
+
+template <class Tile, typename T>
+__global__ void __launch_bounds__(kThreads, 1) ag_gemm_kernel(const __grid_constant__ AgGemmParams p) {
+  extern __shared__ char raw_shared[];
+  const GemmShared<Tile> s(raw_shared);
+  if (threadIdx.x == 0) {
+    gemm_init_barriers<Tile>(s);
+    for (int i = 0; i < Tile::kCluster; ++i) ptx::store_cluster(s.abort_seen(cta_in_cluster<Tile>()), i, aborted(p.wait));
+    ptx::tma_prefetch_map(&p.a);
+    ptx::tma_prefetch_map(&p.b);
+    ptx::tma_prefetch_map(&p.c);
+  }
+  if constexpr (Tile::kCluster == 1) {
+    __syncthreads();
+  } else {
+    ptx::cluster_sync();
+  }
+  // Sticky abort: the CTAs of a cluster leave together or not at all.
+  for (int i = 0; i < Tile::kCluster; ++i)
+    if (*s.abort_seen(i) != 0) return;
+
+  const int warpgroup = threadIdx.x / kWarpgroup;
+  if (warpgroup == 0) {
+    ptx::registers_release<kProducerRegisters>();
+    const int warp = threadIdx.x / 32;
+    if (warp == 0) {
+      producer_role<Tile>(p, s);
+    } else if (static_cast<int32_t>(blockIdx.x) < p.push.ctas && warp <= p.push.warps) {
+      push_role(p.wait, p.push, p.gate, current_epoch(p.wait), (warp - 1) * p.push.ctas + blockIdx.x, p.push.ctas * p.push.warps);
+    }
+  } else {
+    ptx::registers_claim<kConsumerRegisters>();
+    consumer_role<Tile, T>(p, s, warpgroup - 1);
+  }
+
+  __syncwarp();
+  // A CTA may not leave while its cluster neighbour still frees stages or multicasts into it.
+  if constexpr (Tile::kCluster == 1) {
+    __syncthreads();
+  } else {
+    ptx::cluster_sync();
+  }
+  if (threadIdx.x == 0) leave(p.wait, current_epoch(p.wait));
+}
+
+__global__ void ag_gemm_prologue_kernel(const __grid_constant__ WaitContext w) {
+  Control* own = w.control[w.rank];
+  if (aborted(w)) return;
+  const uint64_t epoch = own->epoch.value + 1;
+  const int peer = threadIdx.x;
+  if (peer < w.world && peer != w.rank) wait_flag(w, kRoleCredit, peer, &own->credit[peer].value, epoch - 1);
+  if (threadIdx.x == 0) own->stamp.value = epoch;
+}
+
+__global__ void barrier_kernel(const __grid_constant__ WaitContext w) {
+  Control* own = w.control[w.rank];
+  if (aborted(w)) return;
+  const uint64_t epoch = own->epoch.value + 1;
+  const int peer = threadIdx.x;
+  if (peer < w.world && peer != w.rank) {
+    ptx::store_release_system(&w.control[peer]->credit[w.rank].value, epoch);
+    wait_flag(w, kRoleBarrier, peer, &own->credit[peer].value, epoch);
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) own->epoch.value = epoch;
+}
+
+template <class Tile, typename T>
+struct Kernel {
+  static constexpr auto kEntry = &ag_gemm_kernel<Tile, T>;
+  static cudaLaunchConfig_t config(cudaLaunchAttribute (&attributes)[2], int ctas, cudaStream_t stream) {
+    attributes[0].id = cudaLaunchAttributeCooperative;
+    attributes[0].val.cooperative = 1;
+    attributes[1].id = cudaLaunchAttributeClusterDimension;
+    attributes[1].val.clusterDim.x = Tile::kCluster;
+    attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
+    cudaLaunchConfig_t c = {};
+    c.gridDim = dim3(ctas);
+    c.blockDim = dim3(kThreads);
+    c.dynamicSmemBytes = Tile::kSharedBytes;
+    c.stream = stream;
+    c.attrs = attributes;
+    c.numAttrs = Tile::kCluster == 1 ? 1 : 2;
+    return c;
+  }
+};
+
+// Calls `f` with the kernel of a shape.
+template <class F>
+cudaError_t with_kernel(const AgGemmShape& s, F f) {
+  const auto by_element = [&](auto tile) {
+    using Tile = decltype(tile);
+    return s.element == Element::kBf16 ? f(Kernel<Tile, __nv_bfloat16>{}, tile) : f(Kernel<Tile, __half>{}, tile);
+  };
+  if (s.tile_n == 256) return s.cluster == 2 ? by_element(GemmTile<256, 2>{}) : by_element(GemmTile<256, 1>{});
+  return s.cluster == 2 ? by_element(GemmTile<128, 2>{}) : by_element(GemmTile<128, 1>{});
+}
+
+}  // namespace
+
+cudaError_t ag_gemm_prepare(const AgGemmShape& shape) {
+  cudaFuncAttributes unused;
+  if (cudaError_t e = cudaFuncGetAttributes(&unused, ag_gemm_prologue_kernel)) return e;
+  if (cudaError_t e = cudaFuncGetAttributes(&unused, barrier_kernel)) return e;
+  return with_kernel(shape, [](auto kernel, auto tile) {
+    return cudaFuncSetAttribute(kernel.kEntry, cudaFuncAttributeMaxDynamicSharedMemorySize, decltype(tile)::kSharedBytes);
+  });
+}
+
+cudaError_t ag_gemm_resident(const AgGemmShape& shape, int* ctas) {
+  return with_kernel(shape, [&](auto kernel, auto tile) {
+    using Tile = decltype(tile);
+    int device = 0, sms = 0, per_sm = 0;
+    if (cudaError_t e = cudaGetDevice(&device)) return e;
+    if (cudaError_t e = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device)) return e;
+    if (cudaError_t e =
+            cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, kernel.kEntry, kThreads, Tile::kSharedBytes))
+      return e;
+    *ctas = per_sm * sms;
+    if (Tile::kCluster > 1 && *ctas > 0) {
+      cudaLaunchAttribute attributes[2];
+      cudaLaunchConfig_t c = kernel.config(attributes, *ctas / Tile::kCluster * Tile::kCluster, nullptr);
+      int clusters = 0;
+      if (cudaError_t e = cudaOccupancyMaxActiveClusters(&clusters, kernel.kEntry, &c)) return e;
+      if (clusters * Tile::kCluster < *ctas) *ctas = clusters * Tile::kCluster;
+    }
+    return cudaSuccess;
+  });
+}
+
+cudaError_t ag_gemm_launch(const AgGemmShape& shape, const AgGemmParams& params, int ctas, cudaStream_t stream) {
+  return with_kernel(shape, [&](auto kernel, auto) {
+    cudaLaunchAttribute attributes[2];
+    const cudaLaunchConfig_t c = kernel.config(attributes, ctas, stream);
+    return cudaLaunchKernelEx(&c, kernel.kEntry, params);
+  });
+}
+
+cudaError_t ag_gemm_prologue_launch(const WaitContext& wait, cudaStream_t stream) {
+  ag_gemm_prologue_kernel<<<1, kMaxRanks, 0, stream>>>(wait);
+  return cudaGetLastError();
+}
+
+cudaError_t barrier_launch(const WaitContext& wait, cudaStream_t stream) {
+  barrier_kernel<<<1, kMaxRanks, 0, stream>>>(wait);
+  return cudaGetLastError();
+}
+
+}  // namespace mk

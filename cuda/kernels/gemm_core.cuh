@@ -1,0 +1,160 @@
+// The GEMM core: the stage ring between one producer warp and two consumer warpgroups, and the epilogue.
+//
+// C (128 x TileN per CTA) = A (rows, K contiguous) * B (columns, K contiguous)^T, 16-bit operands, fp32 sums.
+// The two consumers take 64 rows each and never wait for one another; the producer runs ahead into the next tile, so
+// loads continue under the epilogue. With a cluster of two, each CTA fetches half of the B rows for both.
+#pragma once
+#include "kernels/gemm_tile.h"
+#include "ptx/fence.cuh"
+#include "ptx/mbarrier.cuh"
+#include "ptx/tma.cuh"
+#include "ptx/wgmma.cuh"
+
+namespace mk {
+
+template <class Tile>
+struct GemmShared {
+  char* base;
+  __device__ __forceinline__ explicit GemmShared(char* raw)
+      : base(raw + ((Tile::kAlignment - ptx::smem_address(raw) % Tile::kAlignment) % Tile::kAlignment)) {}
+  __device__ __forceinline__ char* a(int stage) const { return base + Tile::kStagesAt + stage * Tile::kStageBytes; }
+  __device__ __forceinline__ char* b(int stage) const { return a(stage) + Tile::kABytes; }
+  __device__ __forceinline__ char* store(int group, int buffer) const {
+    return base + Tile::kStoreAt + (group * Tile::kStoreBuffers + buffer) * Tile::kStoreBytes;
+  }
+  __device__ __forceinline__ uint64_t* full(int stage) const {
+    return reinterpret_cast<uint64_t*>(base + Tile::kFullAt) + stage;
+  }
+  __device__ __forceinline__ uint64_t* empty(int stage) const {
+    return reinterpret_cast<uint64_t*>(base + Tile::kEmptyAt) + stage;
+  }
+  __device__ __forceinline__ uint32_t* abort_seen(int cta) const {
+    return reinterpret_cast<uint32_t*>(base + Tile::kAbortAt) + cta;
+  }
+};
+
+// Position in the ring; both sides advance it once per K step of every tile.
+template <class Tile>
+struct RingPosition {
+  int stage = 0;
+  uint32_t parity = 0;
+  __device__ __forceinline__ void advance() {
+    if (++stage == Tile::kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// One thread of the CTA, before the cluster-wide barrier that precedes all roles. Every consumer warp of every CTA of
+// the cluster frees a stage, because a B half lands in all of them.
+template <class Tile>
+__device__ __forceinline__ void gemm_init_barriers(const GemmShared<Tile>& s) {
+  for (int i = 0; i < Tile::kStages; ++i) {
+    ptx::mbarrier_init(s.full(i), 1);
+    ptx::mbarrier_init(s.empty(i), kConsumerGroups * (kWarpgroup / 32) * Tile::kCluster);
+  }
+  ptx::fence_mbarrier_init();
+}
+
+// One thread: fetches one K step of A (row `a_row` of shard `a_shard`) and B into the ring.
+template <class Tile>
+__device__ __forceinline__ void gemm_load_step(const GemmShared<Tile>& s, const RingPosition<Tile>& at,
+                                               const CUtensorMap* a, int a_row, int a_shard, const CUtensorMap* b,
+                                               int b_row, int column, uint32_t cta) {
+  ptx::mbarrier_wait(s.empty(at.stage), at.parity ^ 1);
+  uint64_t* full = s.full(at.stage);
+  ptx::mbarrier_arrive_expect(full, Tile::kStageBytes);
+  ptx::tma_load(s.a(at.stage), a, full, column, a_row, a_shard);
+  if constexpr (Tile::kCluster == 1) {
+    ptx::tma_load(s.b(at.stage), b, full, column, b_row, 0);
+  } else {
+    const int half = static_cast<int>(cta) * Tile::kBRowsLoaded;
+    ptx::tma_load_multicast(s.b(at.stage) + half * kRowBytes, b, full, (1 << Tile::kCluster) - 1, column, b_row + half, 0);
+  }
+}
+
+// Each consumer warp: its reads of the stage are done, in all CTAs that the stage's B halves come from.
+template <class Tile>
+__device__ __forceinline__ void gemm_free_stage(const GemmShared<Tile>& s, int stage) {
+  const uint32_t lane = threadIdx.x % 32;
+  if constexpr (Tile::kCluster == 1) {
+    if (lane == 0) ptx::mbarrier_arrive(s.empty(stage));
+  } else {
+    if (lane < Tile::kCluster) ptx::mbarrier_arrive_cluster(s.empty(stage), lane);
+  }
+}
+
+// One consumer warpgroup: sums `k_steps` >= 1 steps of a tile. A stage is freed one step late, when the wgmma that
+// read it is known to be done while the next one already runs.
+template <class Tile, typename T>
+__device__ __forceinline__ void gemm_multiply(const GemmShared<Tile>& s, RingPosition<Tile>& at, int group,
+                                              int k_steps, float (&sum)[Tile::kTileN / 2]) {
+  int previous = 0;
+  for (int step = 0; step < k_steps; ++step) {
+    ptx::mbarrier_wait(s.full(at.stage), at.parity);
+    const uint64_t a = ptx::wgmma_descriptor(s.a(at.stage) + group * kGroupM * kRowBytes);
+    const uint64_t b = ptx::wgmma_descriptor(s.b(at.stage));
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < kStepK / 16; ++k) ptx::wgmma_step<Tile::kTileN, T>(sum, a + 2 * k, b + 2 * k, step > 0 || k > 0);
+    ptx::wgmma_commit();
+    if (step > 0) {
+      ptx::wgmma_wait<1>();
+      gemm_free_stage<Tile>(s, previous);
+    }
+    previous = at.stage;
+    at.advance();
+  }
+  ptx::wgmma_wait<0>();
+  gemm_free_stage<Tile>(s, previous);
+}
+
+template <typename T>
+__device__ __forceinline__ uint32_t pack_pair(float low, float high);
+template <>
+__device__ __forceinline__ uint32_t pack_pair<__nv_bfloat16>(float low, float high) {
+  const __nv_bfloat162 v = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&v);
+}
+template <>
+__device__ __forceinline__ uint32_t pack_pair<__half>(float low, float high) {
+  const __half2 v = __floats2half2_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&v);
+}
+
+// One consumer warpgroup: stores its 64 x TileN sums at (row, column) of shard `shard` of C, 64 columns at a time
+// through two swizzled buffers. Thread 0 of the group owns the bulk groups.
+template <class Tile, typename T>
+__device__ __forceinline__ void gemm_store(const GemmShared<Tile>& s, int group, const float (&sum)[Tile::kTileN / 2],
+                                           const CUtensorMap* c, int column, int row, int shard) {
+  const uint32_t thread = threadIdx.x % kWarpgroup;
+  const uint32_t warp = thread / 32, lane = thread % 32;
+  const uint32_t barrier = kBarrierEpilogue + group;
+  // stmatrix.x4 takes the addresses of the rows of matrix lane/8: (rows 0-7, 8-15) x (columns 0-7, 8-15).
+  const uint32_t my_row = warp * 16 + lane % 16;
+  const uint32_t my_chunk = lane / 16;
+#pragma unroll
+  for (int pass = 0; pass < Tile::kStorePasses; ++pass) {
+    char* buffer = s.store(group, pass % Tile::kStoreBuffers);
+    if (thread == 0) ptx::tma_store_wait_read<Tile::kStoreBuffers - 1>();
+    ptx::named_barrier(barrier, kWarpgroup);
+    const uint32_t row_at = ptx::smem_address(buffer) + my_row * kRowBytes;
+#pragma unroll
+    for (int pair = 0; pair < Tile::kStoreColumns / 16; ++pair) {
+      const float* v = &sum[pass * (Tile::kStoreColumns / 2) + pair * 8];
+      const uint32_t chunk = (pair * 2 + my_chunk) ^ (my_row % 8);
+      asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+                   ::"r"(row_at + chunk * 16), "r"(pack_pair<T>(v[0], v[1])), "r"(pack_pair<T>(v[2], v[3])),
+                     "r"(pack_pair<T>(v[4], v[5])), "r"(pack_pair<T>(v[6], v[7])) : "memory");
+    }
+    ptx::fence_async_shared();
+    ptx::named_barrier(barrier, kWarpgroup);
+    if (thread == 0) {
+      ptx::tma_store(c, buffer, column + pass * Tile::kStoreColumns, row, shard);
+      ptx::tma_store_commit();
+    }
+  }
+}
+
+}  // namespace mk

@@ -1,0 +1,63 @@
+// The one table of tile sizes, shared-memory offsets, barrier ids and thread roles of the GEMM core.
+#pragma once
+#include <cstdint>
+
+namespace mk {
+
+constexpr int kWarpgroup = 128;
+
+// Roles of a CTA, by warpgroup: 0 loads (warp 0) and pushes (warps 1-3), 1 and 2 multiply and store.
+constexpr int kConsumerGroups = 2;
+constexpr int kThreads = (1 + kConsumerGroups) * kWarpgroup;
+constexpr int kPushWarps = 3;
+
+// Registers per thread after setmaxnreg; the sum must fit what the launch bound gives (168 a thread).
+constexpr int kProducerRegisters = 72;
+constexpr int kConsumerRegisters = 216;
+static_assert(kProducerRegisters + kConsumerGroups * kConsumerRegisters <= 3 * 168);
+static_assert(kProducerRegisters % 8 == 0 && kConsumerRegisters % 8 == 0);
+
+// Ids of named barriers; 0 is __syncthreads.
+enum NamedBarrier : uint32_t { kBarrierEpilogue = 1 };  // + consumer group
+
+constexpr int kTileM = 128;
+constexpr int kStepK = 64;                    // columns per pipeline stage: one 128-byte swizzled row of 16-bit values
+constexpr int kRowBytes = kStepK * 2;
+constexpr int kGroupM = kTileM / kConsumerGroups;  // rows per consumer warpgroup: one wgmma in M
+static_assert(kGroupM == 64);
+
+template <int TileN_, int Cluster_>
+struct GemmTile {
+  static constexpr int kTileN = TileN_;
+  static constexpr int kCluster = Cluster_;  // CTAs along M that share the loads of B
+  static constexpr int kStages = TileN_ == 256 ? 4 : 6;
+
+  static constexpr int kABytes = kTileM * kRowBytes;
+  static constexpr int kBBytes = kTileN * kRowBytes;
+  static constexpr int kStageBytes = kABytes + kBBytes;
+  static constexpr int kBRowsLoaded = kTileN / kCluster;  // rows of B that one CTA fetches for the cluster
+
+  // The output goes through two buffers of 64 x 64 elements per consumer group.
+  static constexpr int kStoreColumns = 64;
+  static constexpr int kStoreBytes = kGroupM * kStoreColumns * 2;
+  static constexpr int kStoreBuffers = 2;
+  static constexpr int kStorePasses = kTileN / kStoreColumns;
+
+  // Offsets into dynamic shared memory, after its start is rounded up to kAlignment.
+  static constexpr int kAlignment = 1024;
+  static constexpr int kStagesAt = 0;
+  static constexpr int kStoreAt = kStagesAt + kStages * kStageBytes;
+  static constexpr int kFullAt = kStoreAt + kConsumerGroups * kStoreBuffers * kStoreBytes;
+  static constexpr int kEmptyAt = kFullAt + kStages * 8;
+  static constexpr int kAbortAt = kEmptyAt + kStages * 8;  // one word per CTA of the cluster
+  static constexpr int kEnd = kAbortAt + kCluster * 4;
+  static constexpr int kSharedBytes = kEnd + kAlignment;
+
+  static_assert(kCluster == 1 || kCluster == 2);
+  static_assert(kTileN % kStoreColumns == 0 && kTileN <= 256 && kBRowsLoaded % 8 == 0 && kBRowsLoaded <= 256);
+  static_assert(kABytes % kAlignment == 0 && (kBRowsLoaded * kRowBytes) % kAlignment == 0);
+  static_assert(kStoreAt % kAlignment == 0 && kStoreBytes % kAlignment == 0 && kFullAt % 8 == 0);
+  static_assert(kSharedBytes <= 227 * 1024, "the shared memory of an sm_90 CTA");
+};
+
+}  // namespace mk

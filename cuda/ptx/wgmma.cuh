@@ -1,0 +1,122 @@
+// wgmma: asynchronous matrix multiply-add of a warpgroup, A and B from shared memory, fp32 accumulators.
+//
+// Order: fence before the first wgmma of a batch (accumulators touched by other instructions), commit after it, wait
+// before the accumulators or the shared memory of the batch are touched. Shared memory that generic stores wrote
+// needs fence_async_shared first; memory filled by TMA needs only the mbarrier wait.
+//
+// Accumulator element 4*j + 2*i + c of a thread is row 16*warp + lane/4 + 8*i, column 8*j + 2*(lane%4) + c.
+#pragma once
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "ptx/mbarrier.cuh"
+
+namespace mk::ptx {
+
+__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int N>
+__device__ __forceinline__ void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
+
+// Descriptor of a K-major operand whose rows are 128 bytes, swizzled by 128 bytes, base aligned to 1024 bytes:
+// address/16 in bits 0-13, 1024/16 (eight rows) as stride in bits 32-45, layout 1 in bits 62-63.
+// Add 2 (= 32 bytes) for each 16 columns inside the 128-byte row.
+__device__ __forceinline__ uint64_t wgmma_descriptor(const void* smem) {
+  const uint64_t address = (smem_address(smem) & 0x3FFFF) >> 4;
+  return address | (uint64_t{1} << 16) | (uint64_t{1024 >> 4} << 32) | (uint64_t{1} << 62);
+}
+
+#define MK_R4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define MK_R16(d, i) MK_R4(d, i), MK_R4(d, i + 4), MK_R4(d, i + 8), MK_R4(d, i + 12)
+#define MK_R64(d, i) MK_R16(d, i), MK_R16(d, i + 16), MK_R16(d, i + 32), MK_R16(d, i + 48)
+
+__device__ __forceinline__ void wgmma_m64n128k16_bf16(float (&d)[64], uint64_t a, uint64_t b, int accumulate) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+      "%64, %65, p, 1, 1, 0, 0;\n}"
+      : MK_R64(d, 0)
+      : "l"(a), "l"(b), "r"(accumulate));
+}
+
+__device__ __forceinline__ void wgmma_m64n128k16_f16(float (&d)[64], uint64_t a, uint64_t b, int accumulate) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+      "%64, %65, p, 1, 1, 0, 0;\n}"
+      : MK_R64(d, 0)
+      : "l"(a), "l"(b), "r"(accumulate));
+}
+
+__device__ __forceinline__ void wgmma_m64n256k16_bf16(float (&d)[128], uint64_t a, uint64_t b, int accumulate) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+      "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
+      "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
+      "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
+      "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "
+      "%128, %129, p, 1, 1, 0, 0;\n}"
+      : MK_R64(d, 0), MK_R64(d, 64)
+      : "l"(a), "l"(b), "r"(accumulate));
+}
+
+__device__ __forceinline__ void wgmma_m64n256k16_f16(float (&d)[128], uint64_t a, uint64_t b, int accumulate) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+      "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
+      "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
+      "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
+      "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "
+      "%128, %129, p, 1, 1, 0, 0;\n}"
+      : MK_R64(d, 0), MK_R64(d, 64)
+      : "l"(a), "l"(b), "r"(accumulate));
+}
+
+#undef MK_R4
+#undef MK_R16
+#undef MK_R64
+
+// d = A * B + (accumulate ? d : 0) for a 64 x N x 16 step; T is __nv_bfloat16 or __half, d holds N/2 elements.
+template <int N, typename T>
+__device__ __forceinline__ void wgmma_step(float (&d)[N / 2], uint64_t a, uint64_t b, bool accumulate);
+
+template <>
+__device__ __forceinline__ void wgmma_step<256, __nv_bfloat16>(float (&d)[128], uint64_t a, uint64_t b, bool accumulate) {
+  wgmma_m64n256k16_bf16(d, a, b, accumulate);
+}
+template <>
+__device__ __forceinline__ void wgmma_step<256, __half>(float (&d)[128], uint64_t a, uint64_t b, bool accumulate) {
+  wgmma_m64n256k16_f16(d, a, b, accumulate);
+}
+template <>
+__device__ __forceinline__ void wgmma_step<128, __nv_bfloat16>(float (&d)[64], uint64_t a, uint64_t b, bool accumulate) {
+  wgmma_m64n128k16_bf16(d, a, b, accumulate);
+}
+template <>
+__device__ __forceinline__ void wgmma_step<128, __half>(float (&d)[64], uint64_t a, uint64_t b, bool accumulate) {
+  wgmma_m64n128k16_f16(d, a, b, accumulate);
+}
+
+}  // namespace mk::ptx

@@ -1,0 +1,337 @@
+// ag_gemm on real GPUs: every answer against an fp32 reference, repeats against the first answer bit by bit, faults.
+// Usage: gpu_ag_gemm [ranks] [quick]. One process per rank, rank r on GPU r. Ends with "N passed, N failed".
+#include <functional>
+#include <string>
+
+#include "include/mkernel.h"
+#include "tests/gpu_data.cuh"
+#include "tests/ranks.h"
+
+namespace {
+
+using test::cuda;
+
+struct Problem {
+  int64_t m, n, k;
+  int64_t extra = 0;  // added to each leading dimension
+};
+
+// Operands of one problem; C has a guard band of NaN after its rows and columns.
+template <typename T>
+struct Operands {
+  Problem p;
+  int rank, world;
+  int64_t lda, ldb, ldc, rows;
+  T *a, *gathered, *b, *c;
+  float* reference = nullptr;
+  static constexpr int64_t kGuardRows = 8;
+
+  Operands(const Problem& problem, int rank_, int world_, uint64_t seed) : p(problem), rank(rank_), world(world_) {
+    lda = p.k + p.extra, ldb = p.k + p.extra, ldc = (p.n + 7) / 8 * 8 + p.extra, rows = p.m / world;
+    const auto make = [](T** to, int64_t elements) { cuda(cudaMalloc(to, (elements + 8) * sizeof(T)), "operand"); };
+    make(&a, rows * lda);
+    make(&gathered, p.m * p.k);
+    make(&b, p.n * ldb);
+    make(&c, (p.m + kGuardRows) * ldc);
+    test::fill_normal<<<512, 256>>>(b, p.n, p.k, ldb, 0, 77 + rank);
+    set_a(seed);
+  }
+  ~Operands() {
+    cudaFree(a), cudaFree(gathered), cudaFree(b), cudaFree(c), cudaFree(reference);
+  }
+  void set_a(uint64_t seed) {
+    test::fill_normal<<<512, 256>>>(a, rows, p.k, lda, rank * rows, seed);
+    test::fill_normal<<<512, 256>>>(gathered, p.m, p.k, p.k, 0, seed);
+    cuda(cudaDeviceSynchronize(), "operands");
+  }
+  void poison() { cuda(cudaMemset(c, 0xFF, (p.m + kGuardRows) * ldc * sizeof(T)), "poison"); }
+  mk_ag_gemm_args args() const {
+    mk_ag_gemm_args x;
+    MK_INIT(&x);
+    x.m = p.m, x.n = p.n, x.k = p.k, x.a = a, x.b = b, x.c = c, x.lda = lda, x.ldb = ldb, x.ldc = ldc;
+    x.element = std::is_same<T, __half>::value ? MK_F16 : MK_BF16;
+    return x;
+  }
+  test::Difference difference() {
+    if (p.m == 0 || p.n == 0) return {};
+    if (reference == nullptr) {
+      cuda(cudaMalloc(&reference, p.m * p.n * sizeof(float)), "reference");
+      const dim3 grid((p.n + 15) / 16, (p.m + 15) / 16);
+      test::reference_product<<<grid, dim3(16, 16)>>>(reference, gathered, p.k, b, ldb, p.m, p.n, p.k);
+      cuda(cudaDeviceSynchronize(), "reference");
+    }
+    return test::compare(c, ldc, reference, p.m, p.n);
+  }
+  // Words outside C that were written.
+  unsigned long long guard_written() const {
+    unsigned long long *count, host = 0;
+    cuda(cudaMalloc(&count, 8), "count");
+    cuda(cudaMemset(count, 0, 8), "count");
+    const uint16_t* w = reinterpret_cast<const uint16_t*>(c);
+    test::count_different<<<64, 256>>>(count, w + p.m * ldc, ldc, nullptr, 0, 0xFFFF, kGuardRows, ldc);
+    if (ldc > p.n && p.m > 0) test::count_different<<<64, 256>>>(count, w + p.n, ldc, nullptr, 0, 0xFFFF, p.m, ldc - p.n);
+    cuda(cudaMemcpy(&host, count, 8, cudaMemcpyDeviceToHost), "count");
+    cudaFree(count);
+    return host;
+  }
+};
+
+struct Suite {
+  test::Rank rank;
+  bool quick;
+  mk_context* context = nullptr;
+  mk_ag_gemm* op = nullptr;
+  cudaStream_t stream = nullptr;
+  mk_error error = {};
+  int passed = 0, failed = 0;
+
+  void verdict(bool good, const std::string& what, const std::string& detail = "") {
+    ++(good ? passed : failed);
+    if (!good || (rank.rank == 0 && !detail.empty()))
+      printf("[%d] %s %s%s%s\n", rank.rank, good ? "ok  " : "FAIL", what.c_str(), detail.empty() ? "" : ": ", detail.c_str());
+    fflush(stdout);
+  }
+  void must(int code, const char* what) {
+    if (code == MK_OK) return;
+    printf("[%d] FAIL %s: %s\n", rank.rank, what, error.text);
+    fflush(nullptr);
+    rank.shared->failed = 1;
+    _exit(1);
+  }
+  mk_ag_gemm_config config(int mover, int tile_n, int cluster) const {
+    mk_ag_gemm_config c;
+    MK_INIT(&c);
+    c.mover = mover, c.tile_n = tile_n, c.cluster = cluster;
+    if (mover == MK_MOVER_CE) c.row_block = 512, c.k_block = 1024;
+    return c;
+  }
+  std::string name(const Problem& p, const mk_ag_gemm_config& c) const {
+    char text[160];
+    snprintf(text, sizeof text, "%lldx%lldx%lld+%lld %s n%d c%d", (long long)p.m, (long long)p.n, (long long)p.k,
+             (long long)p.extra, c.mover == MK_MOVER_CE ? "ce" : "sm", c.tile_n, c.cluster);
+    return text;
+  }
+
+  template <typename T>
+  bool right(Operands<T>& o, const std::string& what, bool say = false) {
+    cuda(cudaStreamSynchronize(stream), what.c_str());
+    const int status = mk_ag_gemm_status(op, nullptr, &error);
+    if (status != MK_OK) {
+      verdict(false, what, error.text);
+      return false;
+    }
+    const test::Difference d = o.difference();
+    const unsigned long long guard = o.guard_written();
+    char text[160];
+    snprintf(text, sizeof text, "relative error %.2e, worst tile %.2e, words outside written %llu", d.relative, d.worst, guard);
+    const double tolerance = std::is_same<T, __half>::value ? 5e-4 : 3e-3;
+    const bool good = (o.p.m == 0 || o.p.n == 0 || d.within(tolerance)) && guard == 0;
+    verdict(good, what, good && !say ? "" : text);
+    return good;
+  }
+
+  template <typename T>
+  void one(const Problem& p, const mk_ag_gemm_config& c, uint64_t seed, bool say = false) {
+    Operands<T> o(p, rank.rank, rank.world, seed);
+    o.poison();
+    const mk_ag_gemm_args a = o.args();
+    must(mk_ag_gemm_launch(op, &a, &c, stream, &error), name(p, c).c_str());
+    right(o, name(p, c), say);
+  }
+
+  void shapes() {
+    const int64_t w = rank.world;
+    const Problem tails[] = {
+        {128 * w, 256, 64},     {128 * w, 256, 128},   {1 * w, 8, 8},          {1 * w, 1, 8},         {65 * w, 40, 72},
+        {127 * w, 257, 200},    {129 * w, 255, 264},   {300 * w, 520, 456, 8}, {257 * w, 129, 1032},  {640 * w, 776, 328},
+        {384 * w, 512, 320},    {1000 * w, 1000, 1000}, {0, 64, 64},           {64 * w, 0, 64},       {64 * w, 64, 0},
+        {2 * w, 4096, 512, 16}, {512 * w, 64, 4104},
+    };
+    uint64_t seed = 1;
+    for (const int mover : {MK_MOVER_SM, MK_MOVER_CE})
+      for (const int tile_n : {256, 128})
+        for (const int cluster : {1, 2}) {
+          if (w == 1 && mover == MK_MOVER_CE) continue;
+          const mk_ag_gemm_config c = config(mover, tile_n, cluster);
+          for (const Problem& p : tails) one<__nv_bfloat16>(p, c, ++seed);
+          if (!quick) one<__nv_bfloat16>({2048, 2048, 2048}, c, ++seed, true);
+          one<__half>({300 * w, 520, 456, 8}, c, ++seed, true);
+        }
+    if (!quick) one<__nv_bfloat16>({8192, 1024, 8192}, config(MK_MOVER_SM, 0, 0), ++seed, true);
+  }
+
+  // Many calls with three alternating inputs and no host step in between; every answer must have the bits of the
+  // first answer to its input. One rank is held up at random before some calls.
+  void repeats(int mover, int calls) {
+    constexpr int kInputs = 3;
+    const Problem p = {512 * rank.world, 768, 1024};
+    const mk_ag_gemm_config c = config(mover, 256, 1 + (calls % 2));
+    Operands<__nv_bfloat16>* o[kInputs];
+    __nv_bfloat16* first[kInputs];
+    unsigned long long* count;
+    cuda(cudaMalloc(&count, 8), "count");
+    cuda(cudaMemset(count, 0, 8), "count");
+    const int64_t words = p.m * ((p.n + 7) / 8 * 8);
+    bool good = true;
+    for (int i = 0; i < kInputs; ++i) {
+      o[i] = new Operands<__nv_bfloat16>(p, rank.rank, rank.world, 500 + i);
+      o[i]->poison();
+      const mk_ag_gemm_args a = o[i]->args();
+      must(mk_ag_gemm_launch(op, &a, &c, stream, &error), "repeats");
+      good = right(*o[i], "repeats, first " + name(p, c)) && good;
+      cuda(cudaMalloc(&first[i], words * 2), "copy of the first answer");
+      cuda(cudaMemcpy(first[i], o[i]->c, words * 2, cudaMemcpyDeviceToDevice), "copy of the first answer");
+    }
+    uint32_t random = 12345 + rank.rank * 7;
+    for (int call = 0; call < calls; ++call) {
+      Operands<__nv_bfloat16>& x = *o[call % kInputs];
+      random = random * 1664525 + 1013904223;
+      if (random % 4 == 0) test::spin<<<1, 1, 0, stream>>>((random >> 8) % 300000);
+      cuda(cudaMemsetAsync(x.c, 0xFF, words * 2, stream), "poison");
+      const mk_ag_gemm_args a = x.args();
+      must(mk_ag_gemm_launch(op, &a, &c, stream, &error), "repeats");
+      test::count_different<<<64, 256, 0, stream>>>(count, reinterpret_cast<uint16_t*>(x.c), x.ldc,
+                                                    reinterpret_cast<uint16_t*>(first[call % kInputs]), x.ldc, 0, p.m, p.n);
+    }
+    cuda(cudaStreamSynchronize(stream), "repeats");
+    unsigned long long different = 0;
+    cuda(cudaMemcpy(&different, count, 8, cudaMemcpyDeviceToHost), "count");
+    good = mk_ag_gemm_status(op, nullptr, &error) == MK_OK && different == 0 && good;
+    verdict(good, "repeats " + name(p, c),
+            std::to_string(calls) + " calls, words that differ from the first answer: " + std::to_string(different));
+    for (int i = 0; i < kInputs; ++i) {
+      delete o[i];
+      cudaFree(first[i]);
+    }
+    cudaFree(count);
+  }
+
+  // Captured once, replayed with other contents of A each time.
+  void graph(int mover) {
+    const Problem p = {256 * rank.world, 512, 1024};
+    const mk_ag_gemm_config c = config(mover, 256, 1);
+    Operands<__nv_bfloat16> o(p, rank.rank, rank.world, 900);
+    const mk_ag_gemm_args a = o.args();
+    cudaGraph_t captured;
+    cudaGraphExec_t exec;
+    cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
+    must(mk_ag_gemm_launch(op, &a, &c, stream, &error), "capture");
+    cuda(cudaStreamEndCapture(stream, &captured), "capture");
+    cuda(cudaGraphInstantiate(&exec, captured, 0), "capture");
+    bool good = true;
+    for (int i = 0; i < 5 && good; ++i) {
+      o.set_a(901 + i);
+      cudaFree(o.reference);
+      o.reference = nullptr;
+      o.poison();
+      cuda(cudaGraphLaunch(exec, stream), "replay");
+      good = right(o, "graph replay " + name(p, c));
+    }
+    cudaGraphExecDestroy(exec);
+    cudaGraphDestroy(captured);
+  }
+
+  // Faults that a test must catch: a tile that was not written, and flags that never come.
+  void faults(int rounds) {
+    const Problem p = {512 * rank.world, 512, 512};
+    const mk_ag_gemm_config c = config(MK_MOVER_SM, 256, 1);
+    {
+      Operands<__nv_bfloat16> o(p, rank.rank, rank.world, 950);
+      o.poison();
+      const mk_ag_gemm_args a = o.args();
+      must(mk_ag_gemm_launch(op, &a, &c, stream, &error), "dropped tile");
+      right(o, "before dropping a tile");
+      for (const int value : {0xFF, 0x00}) {  // not written; zeros
+        cuda(cudaMemset2D(o.c + 128 * o.ldc + 64, o.ldc * 2, value, 64 * 2, 128), "dropped tile");
+        verdict(!o.difference().within(3e-3), "a dropped tile is caught");
+      }
+    }
+    if (rank.world == 1) return;
+    int reported = 0, right_again = 0;
+    for (int round = 0; round < rounds; ++round) {
+      Operands<__nv_bfloat16> o(p, rank.rank, rank.world, 960 + round);
+      mk_ag_gemm_args a = o.args();
+      // The last rank announces only half of its rows: its peers must give up, and every rank must learn it.
+      if (rank.rank == rank.world - 1) a.m = p.m / 2;
+      mk_ag_gemm_config fault = config(round % 2 ? MK_MOVER_CE : MK_MOVER_SM, 256, 1 + round / 2 % 2);
+      fault.row_block = 128 * (round % 2);
+      must(mk_ag_gemm_launch(op, &a, &fault, stream, &error), "dropped flag");
+      cuda(cudaStreamSynchronize(stream), "dropped flag");
+      rank.meet();
+      mk_wait_record record;
+      MK_INIT(&record);
+      if (mk_ag_gemm_status(op, &record, &error) == MK_ERROR_ABORTED) ++reported;
+      if (round == 0 && rank.rank == 0) printf("[0] ok   message of a dropped flag: %s\n", error.text);
+      // Queued launches leave at once.
+      must(mk_ag_gemm_launch(op, &a, &c, stream, &error), "after an abort");
+      cuda(cudaStreamSynchronize(stream), "after an abort");
+      must(mk_ag_gemm_reset(op, &error), "reset");
+      o.poison();
+      a.m = p.m;
+      must(mk_ag_gemm_launch(op, &a, &c, stream, &error), "after a reset");
+      if (right(o, "after a reset")) ++right_again;
+    }
+    verdict(reported == rounds && right_again == rounds, "dropped flags",
+            std::to_string(reported) + " reported, " + std::to_string(right_again) + " right after reset, of " +
+                std::to_string(rounds));
+  }
+
+  void refusals() {
+    Operands<__nv_bfloat16> o({128 * rank.world, 128, 128}, rank.rank, rank.world, 1);
+    const auto refused = [&](const char* what, const std::function<void(mk_ag_gemm_args&)>& spoil) {
+      mk_ag_gemm_args a = o.args();
+      spoil(a);
+      verdict(mk_ag_gemm_launch(op, &a, nullptr, stream, &error) == MK_ERROR_ARGUMENT && error.text[0] != 0, what);
+    };
+    refused("null pointer", [](mk_ag_gemm_args& a) { a.a = nullptr; });
+    refused("misaligned pointer", [](mk_ag_gemm_args& a) { a.b = static_cast<const char*>(a.b) + 2; });
+    refused("k not a multiple of 8", [](mk_ag_gemm_args& a) { a.k = 100; });
+    refused("pitch too small", [](mk_ag_gemm_args& a) { a.ldc = 64; });
+    refused("larger than the operator", [](mk_ag_gemm_args& a) { a.m = int64_t{1} << 30; a.k = int64_t{1} << 20; a.lda = a.ldb = a.k; });
+    refused("another version", [](mk_ag_gemm_args& a) { a.version = 99; });
+  }
+
+  int run() {
+    cuda(cudaSetDevice(rank.rank), "device");
+    cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
+    mk_context_desc d;
+    MK_INIT(&d);
+    d.rank = rank.rank, d.world = rank.world, d.device = rank.rank, d.heap_bytes = 256ull << 20;
+    d.timeout_ns = quick ? 20'000'000'000ull : 500'000'000ull;
+    d.allgather = test::Rank::allgather, d.user = &rank;
+    must(mk_context_create(&d, &context, &error), "context");
+    mk_ag_gemm_desc od;
+    MK_INIT(&od);
+    od.max_m = 8192, od.max_k = 8192;
+    must(mk_ag_gemm_create(context, &od, &op, &error), "operator");
+    // The first call in a fresh process is the fused kernel.
+    shapes();
+    refusals();
+    repeats(MK_MOVER_SM, quick ? 4 : 100);
+    if (rank.world > 1) repeats(MK_MOVER_CE, quick ? 4 : 101);
+    if (!quick) repeats(MK_MOVER_SM, 101);
+    graph(MK_MOVER_SM);
+    if (rank.world > 1) graph(MK_MOVER_CE);
+    faults(quick ? 0 : 8);
+    must(mk_ag_gemm_destroy(op, &error), "destroy");
+    must(mk_context_destroy(context, &error), "destroy");
+    printf("[%d] %d passed, %d failed\n", rank.rank, passed, failed);
+    return failed == 0 ? 0 : 1;
+  }
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int world = argc > 1 ? atoi(argv[1]) : 1;
+  const bool quick = argc > 2 && std::string(argv[2]) == "quick";
+  const auto body = [&](const test::Rank& r) { return Suite{r, quick}.run(); };
+  if (world == 1) {
+    // In this process, so that a sanitizer sees it.
+    test::Shared* shared = new test::Shared{};
+    return body(test::Rank{0, 1, shared});
+  }
+  const int failures = test::run_ranks(world, body);
+  printf("gpu_ag_gemm on %d ranks: %d passed, %d failed\n", world, world - failures, failures);
+  return failures == 0 ? 0 : 1;
+}

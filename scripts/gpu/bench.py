@@ -1,0 +1,313 @@
+"""Times ag_gemm and the plain GEMM against what a PyTorch user would call, in one run and one loop.
+
+One process per GPU. Every iteration: device-side barrier of the ranks, event, the call, event. All variants of a shape
+take turns in rounds, so that heat and clocks are shared fairly; operands rotate over more than three times the L2.
+A figure is the median of all iterations of a rank, the slower rank of the two. Data are normal random numbers.
+
+    bench.py gemm|ag|copy [--shapes M,N,K ...] [--variants FILE] [--rounds R] [--iterations I] [--json FILE] [--tune]
+"""
+import argparse
+import ctypes
+import itertools
+import json
+import os
+import statistics
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import mkernel as mk  # noqa: E402
+
+GEMM_SHAPES = [(4096, 4096, 4096), (8192, 4096, 8192), (16384, 4096, 8192), (8192, 8192, 2048), (8192, 8192, 4096),
+               (2048, 2048, 2048)]
+AG_SHAPES = [(8192, 1024, 8192), (8192, 4096, 8192), (2048, 2048, 2048), (4096, 2048, 4096), (16384, 2048, 8192),
+             (32768, 4096, 8192)]
+L2_BYTES = 60 << 20
+
+
+class Rank:
+    def __init__(self, rank, world, options):
+        self.rank, self.world, self.options = rank, world, options
+        torch.cuda.set_device(rank)
+        self.host = dist.new_group(backend="gloo")
+        self.stream = torch.cuda.Stream()
+        torch.cuda.set_stream(self.stream)
+        self.library = mk.Library()
+        self.context = mk.Context(self.library, rank, world, rank, options.heap << 20, self.gather)
+        self.alone = mk.Context(self.library, 0, 1, rank, 64 << 20)
+
+    def gather(self, mine):
+        out = [None] * self.world
+        dist.all_gather_object(out, mine, group=self.host)
+        return out
+
+    def normal(self, rows, columns, seed):
+        g = torch.Generator(device="cuda").manual_seed(seed)
+        return torch.randn(rows, columns, device="cuda", dtype=torch.bfloat16, generator=g)
+
+    def times(self, variants, rounds, iterations):
+        """variants: name -> list of functions of the stream, used in turn. Returns name -> list of ms, or an error."""
+        stream, result, broken = self.stream.cuda_stream, {n: [] for n in variants}, {}
+        host = {}
+        for r in range(rounds + 1):
+            for name, calls in variants.items():
+                if name in broken:
+                    continue
+                count = 3 if r == 0 else iterations
+                events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(count)]
+                error, spent = None, 0.0
+                try:
+                    for i, (start, end) in enumerate(events):
+                        self.context.barrier(stream)
+                        start.record()
+                        begin = time.perf_counter()
+                        calls[i % len(calls)](stream)
+                        spent += time.perf_counter() - begin
+                        end.record()
+                    torch.cuda.synchronize()
+                    for op in self.ops:
+                        op.status()
+                except RuntimeError as e:
+                    error = str(e).splitlines()[0][:150]
+                errors = [e for e in self.gather(error) if e]
+                if errors:
+                    broken[name] = errors[0]
+                    for op in self.ops:
+                        op.reset()
+                elif r > 0:
+                    result[name] += [s.elapsed_time(e) for s, e in events]
+                    host[name] = spent / count * 1e6
+        out = {}
+        for name in variants:
+            if name in broken:
+                out[name] = {"error": broken[name]}
+                continue
+            mine = sorted(result[name])
+            ranks = self.gather((statistics.median(mine), mine[int(len(mine) * .05)], mine[int(len(mine) * .95)], host[name]))
+            slow = max(ranks)
+            out[name] = {"ms": slow[0], "p5": slow[1], "p95": slow[2], "host_us": slow[3], "ranks": [x[0] for x in ranks]}
+        return out
+
+    def check(self, c, reference, what):
+        error = ((c.float() - reference.float()).norm() / reference.float().norm()).item()
+        worst = max(self.gather(error if error == error else float("inf")))
+        if not worst < 4e-3 and self.rank == 0:
+            print(f"WRONG {what}: relative error {worst:.2e}", flush=True)
+        return worst < 4e-3
+
+
+def sets_for(*tensor_bytes):
+    return max(2, min(12, -(-3 * L2_BYTES // sum(tensor_bytes))))
+
+
+def bench_gemm(r, shape):
+    m, n, k = shape
+    count = sets_for(m * k * 2, n * k * 2, m * n * 2)
+    a = [r.normal(m, k, 10 + i + 100 * r.rank) for i in range(count)]
+    b = [r.normal(n, k, 50 + i) for i in range(count)]
+    c = [torch.empty(m, n, device="cuda", dtype=torch.bfloat16) for _ in range(count)]
+    op = mk.AgGemm(r.alone, 0, 0)
+    r.ops = [op]
+    variants = {"cublas": [lambda s, i=i: torch.mm(a[i], b[i].t(), out=c[i]) for i in range(count)]}
+    for config in r.options.configs:
+        name = " ".join(f"{key}={value}" for key, value in config.items()) or "default"
+        variants[name] = [op.prepare(m, n, k, a[i], b[i], c[i], **config) for i in range(count)]
+    for name, calls in variants.items():
+        if name == "cublas":
+            reference = torch.mm(a[0], b[0].t())
+            continue
+        c[0].fill_(float("nan"))
+        calls[0](r.stream.cuda_stream)
+        torch.cuda.synchronize()
+        r.check(c[0], reference, f"gemm {shape} {name}")
+    out = r.times(variants, r.options.rounds, r.options.iterations)
+    op.close()
+    return out
+
+
+def bench_ag(r, shape):
+    m, n, k = shape
+    rows = m // r.world
+    count = sets_for(rows * k * 2, n * k * 2, m * n * 2)
+    a = [r.normal(rows, k, 10 + i + 100 * r.rank) for i in range(count)]
+    b = [r.normal(n, k, 50 + i) for i in range(count)]
+    c = [torch.empty(m, n, device="cuda", dtype=torch.bfloat16) for _ in range(count)]
+    full = torch.empty(m, k, device="cuda", dtype=torch.bfloat16)
+    group = dist.group.WORLD
+    dist.all_gather_into_tensor(full, a[0])
+    reference = torch.mm(full, b[0].t())
+
+    def sequence(_s, i):
+        dist.all_gather_into_tensor(full, a[i])
+        torch.mm(full, b[i].t(), out=c[i])
+
+    def async_tp(_s, i):
+        torch.ops.symm_mem.fused_all_gather_matmul(a[i], [b[i].t()], gather_dim=0, group_name=group.group_name)
+
+    variants = {
+        "gemm": [lambda s, i=i: torch.mm(full, b[i].t(), out=c[i]) for i in range(count)],
+        "allgather": [lambda s, i=i: dist.all_gather_into_tensor(full, a[i]) for i in range(count)],
+        "sequence": [lambda s, i=i: sequence(s, i) for i in range(count)],
+    }
+    if not r.options.no_asynctp:
+        variants["asynctp"] = [lambda s, i=i: async_tp(s, i) for i in range(count)]
+    op = mk.AgGemm(r.context, m, k)
+    r.ops = [op]
+    for config in r.options.configs:
+        name = " ".join(f"{key}={value}" for key, value in config.items()) or "default"
+        variants[name] = [op.prepare(m, n, k, a[i], b[i], c[i], **config) for i in range(count)]
+    waited = {}
+    for name, calls in list(variants.items())[4 if not r.options.no_asynctp else 3:]:
+        c[0].fill_(float("nan"))
+        error = None
+        try:
+            for _ in range(2):
+                calls[0](r.stream.cuda_stream)
+            torch.cuda.synchronize()
+            op.status()
+        except RuntimeError as e:
+            error = str(e)
+        errors = [e for e in r.gather(error) if e]
+        if errors:
+            op.reset()
+            if r.rank == 0:
+                print(f"FAILED ag {shape} {name}: {errors[0][:150]}", flush=True)
+            continue
+        r.check(c[0], reference, f"ag_gemm {shape} {name}")
+        waited[name] = statistics.mean(op.waited()) / 1.7e3
+    out = r.times(variants, r.options.rounds, r.options.iterations)
+    for name, value in waited.items():
+        if "error" not in out[name]:
+            out[name]["waited_us"] = value
+    op.close()
+    # The heap is carved up anew for the next shape.
+    r.context.close()
+    r.context = mk.Context(r.library, r.rank, r.world, r.rank, r.options.heap << 20, r.gather)
+    return out
+
+
+def table_gemm(shape, out):
+    m, n, k = shape
+    base = out["cublas"]["ms"]
+    for name, x in out.items():
+        if "error" in x:
+            print(f"gemm {m},{n},{k} {name}: {x['error']}")
+        else:
+            print(f"gemm {m},{n},{k} {x['ms']:.4f} [{x['p5']:.4f} {x['p95']:.4f}] {2e-9 * m * n * k / x['ms']:.0f} TF "
+                  f"cublas/this {base / x['ms']:.3f} host {x['host_us']:.0f}us  {name}")
+
+
+def table_ag(shape, out):
+    m, n, k = shape
+    best = min(x["ms"] for name, x in out.items() if name in ("sequence", "asynctp") and "error" not in x)
+    gemm = out["gemm"]["ms"]
+    for name, x in out.items():
+        if "error" in x:
+            print(f"ag {m},{n},{k} {name}: {x['error']}")
+        else:
+            print(f"ag {m},{n},{k} {x['ms']:.4f} [{x['p5']:.4f} {x['p95']:.4f}] /best {x['ms'] / best:.3f} /gemm "
+                  f"{x['ms'] / gemm:.3f} host {x['host_us']:.0f}us wait {x.get('waited_us', 0):.0f}us  {name}")
+
+
+def copy_probe():
+    """Copy-engine rate of strided peer copies, one stream, GB/s by row length."""
+    rt = None
+    for name in ("libcudart.so.13", "libcudart.so"):
+        try:
+            rt = ctypes.CDLL(name)
+            break
+        except OSError:
+            continue
+    if rt is None:
+        print("copy: no libcudart to call")
+        return
+    rows, columns = 4096, 8192
+    a = torch.randn(rows, columns, device="cuda:0").to(torch.bfloat16)
+    b = torch.empty(rows, columns, device="cuda:1", dtype=torch.bfloat16)
+    torch.cuda.set_device(0)
+    stream = torch.cuda.Stream()
+    b.copy_(a)
+    for width in (512, 1024, 2048, 4096, 8192, 16384):
+        ms = []
+        for _ in range(4):
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start.record(stream)
+            for at in range(0, columns * 2, width):
+                e = rt.cudaMemcpy2DAsync(ctypes.c_void_p(b.data_ptr() + at), ctypes.c_size_t(columns * 2),
+                                         ctypes.c_void_p(a.data_ptr() + at), ctypes.c_size_t(columns * 2),
+                                         ctypes.c_size_t(width), ctypes.c_size_t(rows), ctypes.c_int(4),
+                                         ctypes.c_void_p(stream.cuda_stream))
+                assert e == 0, e
+            end.record(stream)
+            end.synchronize()
+            ms.append(start.elapsed_time(end))
+        print(f"copy 2d width {width}: {rows * columns * 2 / min(ms) / 1e6:.0f} GB/s")
+
+
+def worker(rank, world, options):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29512", RANK=str(rank), WORLD_SIZE=str(world))
+    dist.init_process_group("nccl", rank=rank, world_size=world, device_id=torch.device("cuda", rank))
+    if options.what == "ag" and not options.no_asynctp:
+        import torch.distributed._symmetric_memory as symmetric
+        symmetric.enable_symm_mem_for_group(dist.group.WORLD.group_name)
+    r = Rank(rank, world, options)
+    bench, table = (bench_gemm, table_gemm) if options.what == "gemm" else (bench_ag, table_ag)
+    everything = {}
+    for shape in options.shapes:
+        start = time.time()
+        try:
+            out = bench(r, shape)
+        except Exception as e:
+            print(f"[{rank}] {options.what} {shape} failed: {e}", flush=True)
+            os._exit(1)
+        everything[",".join(map(str, shape))] = out
+        if rank == 0:
+            table(shape, out)
+            print(f"# {shape} took {time.time() - start:.1f} s", flush=True)
+    if rank == 0 and options.json:
+        with open(options.json, "w") as f:
+            json.dump({"what": options.what, "torch": torch.__version__, "device": torch.cuda.get_device_name(),
+                       "date": time.strftime("%Y-%m-%d %H:%M"), "results": everything}, f, indent=1)
+    dist.barrier()
+    os._exit(0)
+
+
+def parse_config(text):
+    """'tile_n=256,128 cluster=1,2' -> every combination."""
+    keys, values = [], []
+    for part in text.split():
+        key, _, choice = part.partition("=")
+        if key not in mk.CONFIG_FIELDS:
+            raise SystemExit(f"no such setting: {key}")
+        keys.append(key)
+        values.append([{"sm": 1, "ce": 2}.get(v) or int(v) for v in choice.split(",")])
+    return [dict(zip(keys, combination)) for combination in itertools.product(*values)]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("gemm", "ag", "copy"))
+    parser.add_argument("--shapes", nargs="*")
+    parser.add_argument("--configs", nargs="*", default=[""])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--iterations", type=int, default=10)
+    parser.add_argument("--heap", type=int, default=400, help="MiB")
+    parser.add_argument("--no-asynctp", action="store_true")
+    parser.add_argument("--json")
+    options = parser.parse_args()
+    if options.what == "copy":
+        copy_probe()
+        return
+    default = GEMM_SHAPES if options.what == "gemm" else AG_SHAPES
+    options.shapes = [tuple(map(int, s.split(","))) for s in options.shapes] if options.shapes else default
+    options.configs = [c for text in options.configs for c in parse_config(text)]
+    world = torch.cuda.device_count()
+    mp.spawn(worker, args=(world, options), nprocs=world)
+
+
+if __name__ == "__main__":
+    main()
