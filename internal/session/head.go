@@ -1,0 +1,287 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/mkrun/mkrun/internal/session/sessionpb"
+)
+
+// HeadConfig describes the parent's end of a job's session. Zero durations, limits and loggers get defaults.
+type HeadConfig struct {
+	Job        string
+	Generation uint32
+	Secret     Secret
+	Nodes      int           // agents to expect, with node indices 0 to Nodes-1
+	Build      string        // of this program; named in refusals
+	Heartbeat  time.Duration // DefaultHeartbeat
+	Silence    time.Duration // DefaultSilence; of an agent, before it counts as lost
+	StoreLimit int64         // bytes of endpoint data that all ranks together may put between two fences; 512 MiB
+	Log        *slog.Logger  // slog.Default()
+
+	protocol uint32 // ProtocolVersion; tests pretend to be another build
+}
+
+// Head is the parent of one generation of a job: it admits the agents, hands what they say to its owner
+// as events, runs fences and barriers, and notices when an agent is lost.
+type Head struct {
+	cfg    HeadConfig
+	log    *slog.Logger
+	gate   *gate
+	server *grpc.Server
+	events chan HeadEvent
+	stop   chan struct{} // closed when nobody reads events any more
+
+	mu      sync.Mutex
+	agents  []*agentConn // by node; nil until its hello, and kept when it is gone
+	world   world        // empty until the roster was pushed
+	store   *store
+	barrier *collective
+
+	closeOnce sync.Once
+	closed    chan struct{}
+}
+
+// HeadEvent is one thing that happened to an agent. Events of one agent keep their order. Exactly one
+// of Message, Left, Lost and Refused is set.
+type HeadEvent struct {
+	Node        int    // -1 in a refusal that names no valid node
+	Incarnation uint64 // of the agent process
+
+	// Message is what the agent said: a Hello, Facts, RankStarted, RankExited, Output, RankReport,
+	// AttachedRank, AbortRequest, MemberEvent, NodeDone or AgentLog.
+	Message *pb.FromAgent
+	// Left: the agent closed its stream in order, after a Shutdown.
+	Left bool
+	// Lost says why an agent that should still be there is not.
+	Lost *AgentLostError
+	// Refused is what was answered to somebody who may not join.
+	Refused *Refusal
+}
+
+// AgentLostError is the loss of an agent, and with it of its node.
+type AgentLostError struct {
+	Node   int
+	Host   string
+	Reason string
+}
+
+func (e *AgentLostError) Error() string {
+	return fmt.Sprintf("agent of node %d (%s) lost: %s", e.Node, e.Host, e.Reason)
+}
+
+// Refusal says who was refused and why.
+type Refusal struct {
+	Hello  *pb.Hello // nil if there was none
+	From   string    // network address
+	Reason string
+}
+
+// NewHead makes a head. It listens to nobody before Serve.
+func NewHead(cfg HeadConfig) (*Head, error) {
+	if cfg.Job == "" || cfg.Nodes < 1 {
+		return nil, fmt.Errorf("a session needs a job id and at least one node (job %q, %d nodes)", cfg.Job, cfg.Nodes)
+	}
+	if cfg.Heartbeat == 0 {
+		cfg.Heartbeat = DefaultHeartbeat
+	}
+	if cfg.Silence == 0 {
+		cfg.Silence = DefaultSilence
+	}
+	if cfg.StoreLimit == 0 {
+		cfg.StoreLimit = 512 << 20
+	}
+	if cfg.protocol == 0 {
+		cfg.protocol = ProtocolVersion
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.Default()
+	}
+	if cfg.Silence <= cfg.Heartbeat {
+		return nil, fmt.Errorf("the silence bound (%v) must be longer than the heartbeat interval (%v)", cfg.Silence, cfg.Heartbeat)
+	}
+	config, err := tlsConfig(cfg.Secret, cfg.Job, Identity{RoleHead, -1})
+	if err != nil {
+		return nil, err
+	}
+	h := &Head{
+		cfg:    cfg,
+		log:    cfg.Log.With("job", cfg.Job, "role", "head"),
+		events: make(chan HeadEvent, 256),
+		stop:   make(chan struct{}),
+		agents: make([]*agentConn, cfg.Nodes),
+		closed: make(chan struct{}),
+	}
+	h.gate = newGate(config, h.log)
+	h.server = grpc.NewServer(
+		grpc.Creds(memberCredentials{}),
+		grpc.ConnectionTimeout(handshakeTimeout),
+		grpc.MaxRecvMsgSize(MaxUp),
+		grpc.MaxSendMsgSize(MaxDown),
+		grpc.MaxConcurrentStreams(1),
+		grpc.MaxHeaderListSize(16<<10),
+		grpc.InitialWindowSize(streamWindow),
+		grpc.InitialConnWindowSize(streamWindow),
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: handshakeTimeout}), // connections without a stream
+		grpc.WaitForHandlers(true),
+	)
+	pb.RegisterParentServer(h.server, parentService{head: h})
+	return h, nil
+}
+
+// Serve accepts agents on the listeners, which it closes in the end. It returns nil after Close, and
+// after the context is done, which closes the head at once.
+func (h *Head) Serve(ctx context.Context, listeners ...net.Listener) error {
+	group, groupCtx := errgroup.WithContext(ctx)
+	for _, l := range listeners {
+		group.Go(func() error {
+			if err := h.gate.serve(l); err != nil {
+				return fmt.Errorf("listening for agents on %s: %w", l.Addr(), err)
+			}
+			return nil
+		})
+	}
+	group.Go(func() error {
+		err := h.server.Serve(h.gate)
+		if err != nil && !errors.Is(err, grpc.ErrServerStopped) && !errors.Is(err, net.ErrClosed) {
+			return fmt.Errorf("serving agents: %w", err)
+		}
+		return nil
+	})
+	select {
+	case <-groupCtx.Done(): // by the caller, or because a listener failed
+		h.Close(groupCtx)
+	case <-h.closed:
+	}
+	return group.Wait()
+}
+
+// Events delivers what happens, until the head is closed. An owner that does not read holds the
+// agents' output back, and nothing else goes wrong.
+func (h *Head) Events() <-chan HeadEvent { return h.events }
+
+// Send queues a message for one agent and returns at once. An agent that does not take its messages
+// for as long as the silence bound, or lets too many wait, is lost.
+func (h *Head) Send(node int, m *pb.ToAgent) error {
+	size, err := checkDown(m)
+	if err != nil {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if node < 0 || node >= len(h.agents) {
+		return fmt.Errorf("no node %d in a job of %d nodes", node, len(h.agents))
+	}
+	a := h.agents[node]
+	if a == nil {
+		return fmt.Errorf("the agent of node %d has not said hello", node)
+	}
+	return a.post(m, size)
+}
+
+// Broadcast queues a message for every agent that is connected.
+func (h *Head) Broadcast(m *pb.ToAgent) error {
+	size, err := checkDown(m)
+	if err != nil {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, a := range h.agents {
+		if a != nil {
+			_ = a.post(m, size) // the loss of an agent is an event of its own
+		}
+	}
+	return nil
+}
+
+func checkDown(m *pb.ToAgent) (int, error) {
+	size := proto.Size(m)
+	if size > MaxDown {
+		return 0, fmt.Errorf("a message of %d MiB for an agent is longer than the limit of %d MiB; is the environment of the ranks that large?", size>>20, MaxDown>>20)
+	}
+	return size, nil
+}
+
+// PushRoster tells every agent the numbered membership, once, and opens the fences and barriers of its ranks.
+func (h *Head) PushRoster(r *pb.Roster) error {
+	w, err := newWorld(r)
+	if err != nil {
+		return err
+	}
+	if r.Job != h.cfg.Job || r.Generation != h.cfg.Generation || len(w.nodes) != h.cfg.Nodes {
+		return fmt.Errorf("roster of job %s generation %d with %d nodes; this session is job %s generation %d with %d nodes",
+			r.Job, r.Generation, len(w.nodes), h.cfg.Job, h.cfg.Generation, h.cfg.Nodes)
+	}
+	h.mu.Lock()
+	if h.world.size != 0 {
+		h.mu.Unlock()
+		return errors.New("the roster of this generation was already pushed")
+	}
+	h.world = w
+	h.store = newStore(w, h.cfg.StoreLimit)
+	h.barrier = newCollective("barrier", w.size)
+	h.mu.Unlock()
+	return h.Broadcast(&pb.ToAgent{Kind: &pb.ToAgent_Roster{Roster: r}})
+}
+
+// Waiting tells which ranks the others are waiting for, in the fence and in the barrier in progress.
+func (h *Head) Waiting() (fence, barrier []int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.world.size == 0 {
+		return nil, nil
+	}
+	return h.store.fence.missing(), h.barrier.missing()
+}
+
+// Close stops listening and waits for agents to close their streams (they do after a Shutdown); once
+// ctx is done it cuts the rest off. The owner reads events meanwhile; they end when Close returns.
+func (h *Head) Close(ctx context.Context) {
+	h.closeOnce.Do(func() {
+		_ = h.gate.Close()
+		graceful := make(chan struct{})
+		go func() {
+			h.server.GracefulStop()
+			close(graceful)
+		}()
+		select {
+		case <-graceful:
+			close(h.stop)
+		case <-ctx.Done():
+			close(h.stop)
+			h.server.Stop()
+			<-graceful
+		}
+		close(h.events)
+		close(h.closed)
+	})
+	<-h.closed
+}
+
+// emit hands an event to the owner. While the owner does not read, the agent's silence does not count.
+func (h *Head) emit(ev HeadEvent, w *watchdog) {
+	select {
+	case h.events <- ev:
+		return
+	default:
+	}
+	if w != nil {
+		w.pause()
+		defer w.resume()
+	}
+	select {
+	case h.events <- ev:
+	case <-h.stop:
+	}
+}

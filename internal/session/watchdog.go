@@ -1,0 +1,97 @@
+package session
+
+import (
+	"sync"
+	"time"
+)
+
+// watchdog calls a function once when a peer has been silent for too long. Time during which this
+// side did not listen (it was paused, or this process did not run) does not count as the peer's silence.
+type watchdog struct {
+	mu     sync.Mutex
+	bound  time.Duration // of silence
+	slack  time.Duration // a peer's next sign of life is due within this
+	heard  time.Time
+	due    time.Time
+	paused bool
+	timer  *time.Timer
+	fire   func()
+}
+
+// newWatchdog starts watching. fire runs on a goroutine of its own.
+func newWatchdog(bound, slack time.Duration, fire func()) *watchdog {
+	now := time.Now()
+	w := &watchdog{bound: bound, slack: slack, heard: now, due: now.Add(bound), fire: fire}
+	w.mu.Lock()
+	w.timer = time.AfterFunc(bound, w.check)
+	w.mu.Unlock()
+	return w
+}
+
+func (w *watchdog) check() {
+	w.mu.Lock()
+	if w.timer == nil {
+		w.mu.Unlock()
+		return
+	}
+	now := time.Now()
+	wait := w.bound - now.Sub(w.heard)
+	late := now.Sub(w.due) > w.slack
+	switch {
+	case w.paused:
+		wait = w.bound
+	case wait > 0:
+	case late: // this process was stopped or starved; what the peer said meanwhile is still unread
+		wait = 2 * w.slack
+	default:
+		w.timer = nil
+		w.mu.Unlock()
+		w.fire()
+		return
+	}
+	w.due = now.Add(wait)
+	w.timer.Reset(wait)
+	w.mu.Unlock()
+}
+
+// alive notes a sign of life.
+func (w *watchdog) alive() {
+	w.mu.Lock()
+	w.heard = time.Now()
+	w.mu.Unlock()
+}
+
+// setBound changes the bound from now on.
+func (w *watchdog) setBound(bound, slack time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.bound, w.slack = bound, slack
+	if w.timer != nil {
+		w.due = time.Now().Add(bound)
+		w.timer.Reset(bound)
+	}
+}
+
+// pause stops the count until resume, which starts it anew.
+func (w *watchdog) pause() {
+	w.mu.Lock()
+	w.paused = true
+	w.mu.Unlock()
+}
+
+func (w *watchdog) resume() {
+	w.mu.Lock()
+	w.paused = false
+	w.heard = time.Now()
+	w.mu.Unlock()
+}
+
+// stop ends the watch; fire will not start any more.
+func (w *watchdog) stop() {
+	w.mu.Lock()
+	if w.timer != nil {
+		w.timer.Stop()
+		w.timer = nil
+	}
+	w.mu.Unlock()
+}

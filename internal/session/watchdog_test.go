@@ -1,0 +1,69 @@
+package session
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestWatchdog(t *testing.T) {
+	const bound, slack = 3 * time.Second, 500 * time.Millisecond
+	for _, test := range []struct {
+		name string
+		live func(w *watchdog)
+		want time.Duration // after the start, when it fires
+	}{
+		{"silent", func(*watchdog) {}, 3 * time.Second},
+		{"alive for a while", func(w *watchdog) {
+			for range 10 {
+				time.Sleep(500 * time.Millisecond)
+				w.alive()
+			}
+		}, 8 * time.Second},
+		{"paused", func(w *watchdog) {
+			w.pause()
+			time.Sleep(time.Minute)
+			w.resume()
+		}, 63 * time.Second},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				start := time.Now()
+				fired := make(chan time.Duration, 2)
+				w := newWatchdog(bound, slack, func() { fired <- time.Since(start) })
+				test.live(w)
+				if got := <-fired; got != test.want {
+					t.Errorf("fired after %v, want %v", got, test.want)
+				}
+				time.Sleep(time.Minute)
+				if len(fired) > 0 {
+					t.Error("fired twice")
+				}
+				w.stop()
+			})
+		})
+	}
+}
+
+func TestWatchdogStopped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWatchdog(time.Second, time.Second, func() { t.Error("fired") })
+		w.stop()
+		time.Sleep(time.Minute)
+	})
+}
+
+// A process that was stopped finds all its timers due; the peer gets time to be heard.
+func TestWatchdogForgivesOwnSleep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		fired := make(chan time.Duration, 1)
+		w := newWatchdog(3*time.Second, 500*time.Millisecond, func() { fired <- time.Since(start) })
+		w.mu.Lock()
+		w.due = w.due.Add(-10 * time.Second) // as if the timer came ten seconds late
+		w.mu.Unlock()
+		if got, want := <-fired, 4*time.Second; got != want {
+			t.Errorf("fired after %v, want %v: two heartbeats of grace", got, want)
+		}
+	})
+}
