@@ -47,12 +47,18 @@ install_missing() {
     return 1
   fi
   say "installing ${missing[*]}"
-  export DEBIAN_FRONTEND=noninteractive
-  if ! { apt-get update -qq && apt-get install -y -qq --no-install-recommends "${missing[@]}"; } >&2 </dev/null; then
+  local log
+  if ! log=$(apt_install 2>&1); then
+    printf '%s\n' "$log" >&2
     say "apt-get could not install ${missing[*]}"
     return 1
   fi
 }
+
+apt_install() {
+  export DEBIAN_FRONTEND=noninteractive
+  apt-get update -qq && apt-get install -y -qq --no-install-recommends "${missing[@]}"
+} </dev/null
 
 case ${1:-build} in
   build)
