@@ -1,6 +1,9 @@
 package plan
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
 
 // cuts numbers the cut points of each dim that a plan uses, in their order, which is the same for all shapes.
 // Regions become rectangles of small integers, and what is shown of these holds for every shape: spans that
@@ -60,7 +63,7 @@ func newCuts(p *Plan) *cuts {
 		for r := range c.index[d] {
 			all = append(all, r)
 		}
-		slices.SortFunc(all, Ratio.compare)
+		slices.SortFunc(all, func(a, b Ratio) int { return cmp.Or(a.compare(b), cmp.Compare(a.Den, b.Den)) })
 		for _, r := range all {
 			if n := len(c.sorted[d]); n == 0 || c.sorted[d][n-1].compare(r) != 0 {
 				c.sorted[d] = append(c.sorted[d], r)

@@ -44,7 +44,7 @@ func (p *Plan) Schedule(t Task) string {
 			fmt.Fprintf(&b, " x%d", w.Count)
 		}
 		if w.Lag > 0 {
-			fmt.Fprintf(&b, " of %d epoch before", w.Lag)
+			b.WriteString(" of the epoch before")
 		}
 	}
 	if len(t.Waits) > 0 {

@@ -67,8 +67,10 @@ func (s *searcher) before(task int32, wanted []past) (missed past, found bool) {
 	if lowPrevious < none {
 		lowNow = -1 // any moment of this epoch may lead back to the one before
 	}
-	left -= s.walk(task, left, lowNow, lowPrevious)
 	if left == 0 {
+		return past{}, false
+	}
+	if left -= s.walk(task, left, lowNow, lowPrevious); left == 0 {
 		return past{}, false
 	}
 	// The end of an epoch of every rank whose next epoch is in the task's history is in it as well.
@@ -79,8 +81,7 @@ func (s *searcher) before(task int32, wanted []past) (missed past, found bool) {
 			left -= s.reach(past{doneOf(id), true})
 		}
 	}
-	left -= s.drain(left, lowNow, lowPrevious)
-	if left == 0 {
+	if left -= s.drain(left, lowNow, lowPrevious); left == 0 {
 		return past{}, false
 	}
 	for _, w := range wanted {

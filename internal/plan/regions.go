@@ -156,7 +156,7 @@ func (c *checker) buffer(rank int, id BufferID, b Buffer, accesses []access) *Fa
 			next++
 		}
 		if !a.write && (next == len(c.pairs) || c.pairs[next].at != int32(i)) {
-			return c.g.fault(RuleUnwritten, a.task, "it reads [%v], which nobody writes", c.g.p.region(c.cuts.region(id, b, a.rect)))
+			return c.g.fault(RuleUnwritten, a.task, "it reads %s, which nobody writes", c.g.p.region(c.cuts.region(id, b, a.rect)))
 		}
 	}
 	return nil
@@ -198,7 +198,7 @@ func (c *checker) read(_ int, b Buffer, a access, accesses []access, others []pa
 		if some && !c.before(w.moment(c.g), a.task) {
 			// It may come after the read, if it is known to; otherwise they race.
 			if !c.before(doneOf(a.task), w.task) {
-				return c.g.fault(RuleOrder, a.task, "it reads [%v] that %s may not have written yet: nothing it waits for says so",
+				return c.g.fault(RuleOrder, a.task, "it reads %s that %s may not have written yet: nothing it waits for says so",
 					c.region(b, a), c.g.name(missed.task()))
 			}
 			continue
@@ -206,7 +206,7 @@ func (c *checker) read(_ int, b Buffer, a access, accesses []access, others []pa
 		c.subtract(w.rect)
 	}
 	if len(c.left) > 0 {
-		return c.g.fault(RuleUnwritten, a.task, "nothing writes [%v] in this epoch before it is read",
+		return c.g.fault(RuleUnwritten, a.task, "nothing writes %s in this epoch before it is read",
 			c.g.p.region(c.cuts.region(a.buffer, b, c.left[0])))
 	}
 	return nil
@@ -224,12 +224,12 @@ func (c *checker) write(rank int, b Buffer, a access, accesses []access, others 
 		if missed.delivery() || missed.task() == a.task {
 			what = "be writing"
 		}
-		return c.g.fault(RuleOrder, a.task, "it overwrites [%v] at rank %d, where %s of the epoch before may still %s",
+		return c.g.fault(RuleOrder, a.task, "it overwrites %s at rank %d, where %s of the epoch before may still %s",
 			c.region(b, a), rank, c.g.name(missed.task()), what)
 	}
 	for _, o := range others {
 		if w := accesses[o.other]; w.write && !c.before(w.moment(c.g), a.task) && !c.before(a.moment(c.g), w.task) {
-			return c.g.fault(RuleOrder, a.task, "it and %s write [%v] at rank %d in either order", c.g.name(w.task), c.region(b, a), rank)
+			return c.g.fault(RuleOrder, a.task, "it and %s write %s at rank %d in either order", c.g.name(w.task), c.region(b, a), rank)
 		}
 	}
 	return nil
@@ -269,7 +269,7 @@ func (c *checker) covered(rank int, id BufferID, b Buffer, accesses []access) *F
 		}
 	}
 	if len(c.left) > 0 {
-		return &Fault{Rule: RuleOutput, Rank: rank, Index: -1, Detail: "no task writes [" + c.g.p.region(c.cuts.region(id, b, c.left[0])) + "]"}
+		return &Fault{Rule: RuleOutput, Rank: rank, Index: -1, Detail: "no task writes " + c.g.p.region(c.cuts.region(id, b, c.left[0]))}
 	}
 	if written == int64(whole.r1-whole.r0)*int64(whole.c1-whole.c0) {
 		return nil
@@ -278,7 +278,7 @@ func (c *checker) covered(rank int, id BufferID, b Buffer, accesses []access) *F
 	for i, a := range accesses {
 		for _, o := range accesses[i+1:] {
 			if a.write && o.write && a.overlaps(o.rect) {
-				return c.g.fault(RuleOutput, o.task, "it writes [%v] a second time; %s does, too", c.region(b, o), c.g.name(a.task))
+				return c.g.fault(RuleOutput, o.task, "it writes %s a second time; %s does, too", c.region(b, o), c.g.name(a.task))
 			}
 		}
 	}

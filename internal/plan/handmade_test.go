@@ -1,0 +1,177 @@
+package plan
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+)
+
+// Small plans that do what ag_gemm does not: they show what else the language carries and the verifier accepts.
+func handMade() map[string]*Plan {
+	return map[string]*Plan{"gather of products": gatherOfProducts(), "landing used twice": landingUsedTwice()}
+}
+
+func (p *Plan) addFlag(kind FlagKind, format string, args ...any) FlagID {
+	p.Flags = append(p.Flags, Flag{Name: fmt.Sprintf(format, args...), Kind: kind})
+	return FlagID(len(p.Flags) - 1)
+}
+
+func (p *Plan) addTask(rank int, role Role, t Task) {
+	q := &p.Ranks[rank].Queues[role]
+	*q = append(*q, t)
+}
+
+// gatherOfProducts: three ranks on two nodes each compute their rows of a product and write them straight into
+// the results of the others. Each rank says first that its epoch started, and last waits for what it gets.
+func gatherOfProducts() *Plan {
+	const a, b, c = 0, 1, 2
+	p := &Plan{
+		Operator: "gather", Algorithm: "direct", World: World{PPN: []int{2, 1}}, Chunks: 1,
+		Buffers: []Buffer{
+			a: {Name: "a", Kind: BufInput, Rows: DimM, Cols: DimK, Sharded: true},
+			b: {Name: "b", Kind: BufInput, Rows: DimN, Cols: DimK},
+			c: {Name: "c", Kind: BufOutput, Rows: DimM, Cols: DimN},
+		},
+		Ranks: make([]RankPlan, 3),
+	}
+	computed := p.addFlag(Stamp, "own rows computed")
+	var started, written [3]FlagID
+	for rank := range 3 {
+		started[rank] = p.addFlag(Stamp, "rank %d started", rank)
+		written[rank] = p.addFlag(Stamp, "rows of rank %d written", rank)
+	}
+	for rank := range 3 {
+		rows := Part(DimM, rank, 3)
+		mine := Region{Buffer: c, Rows: rows, Cols: All(DimN)}
+		p.addTask(rank, RoleCompute, Task{
+			Kind: Compute, Peer: rank, Dst: mine,
+			Src:     Region{Buffer: a, Rows: rows, Cols: All(DimK)},
+			B:       Region{Buffer: b, Rows: All(DimN), Cols: All(DimK)},
+			Signals: []Signal{{rank, computed}},
+		})
+		start, end := Task{Kind: Notify, Peer: rank}, Task{Kind: Notify, Peer: rank}
+		var sends []Task
+		for other := range 3 {
+			if other == rank {
+				continue
+			}
+			start.Signals = append(start.Signals, Signal{other, started[rank]})
+			end.Waits = append(end.Waits, Wait{Flag: written[other], Count: 1})
+			t := Task{
+				Kind: Copy, Peer: other, Src: mine, Dst: mine,
+				Waits:   []Wait{{Flag: computed, Count: 1}, {Flag: started[other], Count: 1}},
+				Signals: []Signal{{other, written[rank]}},
+			}
+			if p.World.SameNode(rank, other) {
+				p.addTask(rank, RoleIntra, t)
+				p.Declared.Intra = append(p.Declared.Intra, Volume{1, rows, All(DimN)})
+			} else {
+				t.Kind = Send
+				sends = append(sends, t)
+				p.Declared.Inter = append(p.Declared.Inter, Volume{1, rows, All(DimN)})
+			}
+		}
+		p.addTask(rank, RoleSend, start)
+		for _, t := range sends {
+			p.addTask(rank, RoleSend, t)
+		}
+		p.addTask(rank, RoleSend, end)
+	}
+	return p
+}
+
+// landingUsedTwice: rank 0 brings its rows to rank 1 twice in an epoch, to the same place, the second time when
+// the first product was computed from them.
+func landingUsedTwice() *Plan {
+	const a, b, landing, c = 0, 1, 2, 3
+	p := &Plan{
+		Operator: "twice", Algorithm: "direct", World: Uniform(1, 2), Chunks: 1,
+		Buffers: []Buffer{
+			a:       {Name: "a", Kind: BufInput, Rows: DimM, Cols: DimK},
+			b:       {Name: "b", Kind: BufInput, Rows: DimN, Cols: DimK},
+			landing: {Name: "landing", Kind: BufLanding, Rows: DimM, Cols: DimK},
+			c:       {Name: "c", Kind: BufOutput, Rows: DimM, Cols: DimN},
+		},
+		Ranks: make([]RankPlan, 2),
+	}
+	whole := func(id BufferID) Region {
+		return Region{Buffer: id, Rows: All(p.Buffers[id].Rows), Cols: All(p.Buffers[id].Cols)}
+	}
+	p.addTask(0, RoleCompute, Task{Kind: Compute, Src: whole(a), B: whole(b), Dst: whole(c)})
+	arrived := [2]FlagID{p.addFlag(Stamp, "arrived the first time"), p.addFlag(Stamp, "arrived the second time")}
+	free := [2]FlagID{p.addFlag(Stamp, "free for the first time"), p.addFlag(Stamp, "free for the second time")}
+	for i := range 2 {
+		p.addTask(0, RoleIntra, Task{
+			Kind: Copy, Peer: 1, Src: whole(a), Dst: whole(landing),
+			Waits:   []Wait{{Flag: free[i], Count: 1, Lag: uint32(1 - i)}},
+			Signals: []Signal{{1, arrived[i]}},
+		})
+		half, result := whole(b), whole(c)
+		half.Rows, result.Cols = Part(DimN, i, 2), Part(DimN, i, 2)
+		p.addTask(1, RoleCompute, Task{
+			Kind: Compute, Peer: 1, Src: whole(landing), B: half, Dst: result,
+			Waits:   []Wait{{Flag: arrived[i], Count: 1}},
+			Signals: []Signal{{0, free[1-i]}},
+		})
+		p.Declared.Intra = append(p.Declared.Intra, Volume{1, All(DimM), All(DimK)})
+	}
+	return p
+}
+
+func TestHandMadePlans(t *testing.T) {
+	for name, p := range handMade() {
+		if err := Verify(p); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestHandMadeFaults(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		make   func() *Plan
+		damage func(p *Plan)
+	}{
+		{"a result is written before the epoch started there", gatherOfProducts, func(p *Plan) {
+			t := &p.Ranks[0].Queues[RoleIntra][0]
+			t.Waits = t.Waits[:1]
+			start := &p.Ranks[1].Queues[RoleSend][0]
+			start.Signals = start.Signals[1:]
+		}},
+		{"nobody waits for a result at its rank", gatherOfProducts, func(p *Plan) {
+			p.Ranks[0].Queues[RoleIntra][0].Signals = nil
+			end := &p.Ranks[1].Queues[RoleSend][2]
+			end.Waits = end.Waits[1:]
+		}},
+		{"a copy starts before its rows are computed", gatherOfProducts, func(p *Plan) {
+			t := &p.Ranks[0].Queues[RoleIntra][0]
+			t.Waits = t.Waits[1:]
+		}},
+		{"the landing buffer is written again while it is read", landingUsedTwice, func(p *Plan) {
+			p.Ranks[0].Queues[RoleIntra][1].Waits = nil
+			p.Ranks[1].Queues[RoleCompute][0].Signals = nil
+		}},
+		{"the second epoch overwrites what the first reads", landingUsedTwice, func(p *Plan) {
+			p.Ranks[0].Queues[RoleIntra][0].Waits = nil
+			p.Ranks[1].Queues[RoleCompute][1].Signals = nil
+		}},
+		{"the second use is that of the epoch before", landingUsedTwice, func(p *Plan) {
+			p.Ranks[0].Queues[RoleIntra][1].Waits[0].Lag = 1
+		}},
+	} {
+		p := c.make()
+		c.damage(p)
+		var f *Fault
+		if err := Verify(p); !errors.As(err, &f) || f.Rule != RuleOrder {
+			t.Errorf("%s: %v", c.name, err)
+			continue
+		}
+		seen := false
+		for seed := uint64(0); seed < 2000 && !seen; seed++ {
+			seen = simulate(p, seed, 4) != nil
+		}
+		if !seen {
+			t.Errorf("%s: refused, but 2000 simulated runs went well", c.name)
+		}
+	}
+}

@@ -1,0 +1,332 @@
+package plan
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+)
+
+// simulation executes a plan one small step at a time, in an order drawn at random, and watches what happens to
+// every cell of every buffer. It knows nothing of the verifier's reasoning: it is the check of its answers.
+// A task begins (its destination turns to garbage), ends (its sources must have been right all along), and what
+// it did at another node is delivered at any time later.
+type simulation struct {
+	p       *Plan
+	rng     *rand.Rand
+	workers [NumRoles]int
+	epochs  uint64
+	cuts    *cuts
+	node    []int
+	cells   map[cellAt]cell
+	flags   [][]uint64
+	ranks   []simRank
+	flying  []delivery
+}
+
+type cellAt struct {
+	rank, buffer, row, col int32
+}
+
+// cell is what stands in a cell: a part of an input as of an epoch, or garbage.
+type cell struct {
+	input BufferID
+	from  int // rank whose input it is, or -1 if it is a shard of a whole
+	epoch uint64
+	other matrix // of a product: the second operand
+}
+
+type simRank struct {
+	epoch   uint64
+	tickets [NumRoles]int
+	running [NumRoles][]simTask
+	done    int
+	over    bool
+}
+
+type simTask struct {
+	i     int
+	begun bool
+}
+
+type delivery struct {
+	rank  int // sender
+	task  Task
+	epoch uint64
+	value cell
+}
+
+func simulate(p *Plan, seed uint64, epochs uint64) error {
+	s := &simulation{p: p, rng: rand.New(rand.NewPCG(seed, 1)), epochs: epochs, cuts: newCuts(p), cells: make(map[cellAt]cell)}
+	for role := range s.workers {
+		s.workers[role] = 1 + s.rng.IntN(3)
+	}
+	for node, n := range p.World.PPN {
+		for range n {
+			s.node = append(s.node, node)
+			s.flags = append(s.flags, make([]uint64, len(p.Flags)))
+			s.ranks = append(s.ranks, simRank{epoch: 1})
+		}
+	}
+	for {
+		step, err := s.step()
+		if err != nil {
+			return fmt.Errorf("seed %d, workers %v: %w", seed, s.workers, err)
+		}
+		if !step {
+			break
+		}
+	}
+	for rank := range s.ranks {
+		if !s.ranks[rank].over {
+			return fmt.Errorf("seed %d, workers %v: rank %d never ends epoch %d", seed, s.workers, rank, s.ranks[rank].epoch)
+		}
+	}
+	return nil
+}
+
+// step does one of the things that can happen now; false if nothing can.
+func (s *simulation) step() (bool, error) {
+	type choice struct {
+		rank int
+		role Role
+		slot int
+	}
+	var choices []choice
+	for rank := range s.ranks {
+		r := &s.ranks[rank]
+		if r.over {
+			continue
+		}
+		for role := range NumRoles {
+			queue := s.p.Ranks[rank].Queues[role]
+			for len(r.running[role]) < s.workers[role] && r.tickets[role] < len(queue) {
+				r.running[role] = append(r.running[role], simTask{i: r.tickets[role]})
+				r.tickets[role]++
+			}
+			for slot, t := range r.running[role] {
+				if t.begun || s.satisfied(rank, queue[t.i].Waits) {
+					choices = append(choices, choice{rank, role, slot})
+				}
+			}
+		}
+	}
+	n := len(choices) + len(s.flying)
+	if n == 0 {
+		return false, nil
+	}
+	at := s.rng.IntN(n)
+	if at >= len(choices) {
+		at -= len(choices)
+		d := s.flying[at]
+		s.flying = append(s.flying[:at], s.flying[at+1:]...)
+		s.deliver(d)
+		return true, nil
+	}
+	c := choices[at]
+	r := &s.ranks[c.rank]
+	t := &r.running[c.role][c.slot]
+	task := s.p.Ranks[c.rank].Queues[c.role][t.i]
+	if err := s.sources(c.rank, task); err != nil {
+		return false, fmt.Errorf("rank %d %v task %d in epoch %d: %w", c.rank, c.role, t.i, r.epoch, err)
+	}
+	if !t.begun {
+		t.begun = true
+		if task.Kind != Notify {
+			s.fill(task.Peer, task.Dst, cell{})
+		}
+		return true, nil
+	}
+	r.running[c.role] = append(r.running[c.role][:c.slot], r.running[c.role][c.slot+1:]...)
+	r.done++
+	var value cell
+	if task.Kind != Notify {
+		value = s.value(c.rank, r.epoch, task)
+	}
+	if task.Kind == Copy || task.Kind == Compute {
+		s.fill(task.Peer, task.Dst, value)
+	}
+	remote := false
+	for _, sig := range task.Signals {
+		if s.node[sig.Rank] == s.node[c.rank] {
+			s.raise(sig, r.epoch)
+		} else {
+			remote = true
+		}
+	}
+	if remote || task.Kind == Send {
+		s.flying = append(s.flying, delivery{c.rank, task, r.epoch, value})
+	}
+	return true, s.finish(c.rank)
+}
+
+func (s *simulation) satisfied(rank int, waits []Wait) bool {
+	for _, w := range waits {
+		if s.flags[rank][w.Flag] < w.Target(s.ranks[rank].epoch) {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *simulation) raise(sig Signal, epoch uint64) {
+	if s.p.Flags[sig.Flag].Kind == Counter {
+		s.flags[sig.Rank][sig.Flag]++
+	} else {
+		s.flags[sig.Rank][sig.Flag] = epoch
+	}
+}
+
+func (s *simulation) deliver(d delivery) {
+	if d.task.Kind == Send {
+		s.fill(d.task.Peer, d.task.Dst, d.value)
+	}
+	for _, sig := range d.task.Signals {
+		if s.node[sig.Rank] != s.node[d.rank] {
+			s.raise(sig, d.epoch)
+		}
+	}
+}
+
+// value is what a task writes when its sources are right.
+func (s *simulation) value(rank int, epoch uint64, t Task) cell {
+	v := s.holds(rank, t.Src, epoch)
+	if t.Kind == Compute {
+		b := s.holds(rank, t.B, epoch)
+		v.other = matrix{b.input, b.from + 1}
+	}
+	return v
+}
+
+// holds is what the first cell of a region holds.
+func (s *simulation) holds(rank int, r Region, epoch uint64) cell {
+	if b := s.p.Buffers[r.Buffer]; b.Kind == BufInput {
+		if b.Sharded {
+			rank = -1
+		}
+		return cell{input: r.Buffer, from: rank, epoch: epoch}
+	}
+	q := s.cuts.rect(r)
+	return s.cells[cellAt{int32(rank), int32(r.Buffer), q.r0, q.c0}]
+}
+
+// sources checks that a task's operands are whole and of this epoch.
+func (s *simulation) sources(rank int, t Task) error {
+	var regions []Region
+	switch t.Kind {
+	case Copy, Send:
+		regions = []Region{t.Src}
+	case Compute:
+		regions = []Region{t.Src, t.B}
+	}
+	epoch := s.ranks[rank].epoch
+	for _, r := range regions {
+		if s.p.Buffers[r.Buffer].Kind == BufInput {
+			continue
+		}
+		want := s.holds(rank, r, epoch)
+		if want.epoch != epoch {
+			return fmt.Errorf("%s is of epoch %d", s.p.region(r), want.epoch)
+		}
+		if err := s.all(rank, r, want); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *simulation) all(rank int, r Region, want cell) error {
+	q := s.cuts.rect(r)
+	for row := q.r0; row < q.r1; row++ {
+		for col := q.c0; col < q.c1; col++ {
+			if got := s.cells[cellAt{int32(rank), int32(r.Buffer), row, col}]; got != want {
+				return fmt.Errorf("%s at rank %d holds %+v, want %+v", s.p.region(r), rank, got, want)
+			}
+		}
+	}
+	return nil
+}
+
+func (s *simulation) fill(rank int, r Region, v cell) {
+	q := s.cuts.rect(r)
+	for row := q.r0; row < q.r1; row++ {
+		for col := q.c0; col < q.c1; col++ {
+			s.cells[cellAt{int32(rank), int32(r.Buffer), row, col}] = v
+		}
+	}
+}
+
+// finish ends a rank's epoch when its tasks are done: its caller looks at the results, and poisons them.
+func (s *simulation) finish(rank int) error {
+	r := &s.ranks[rank]
+	total := 0
+	for _, queue := range s.p.Ranks[rank].Queues {
+		total += len(queue)
+	}
+	if r.done < total {
+		return nil
+	}
+	for id, b := range s.p.Buffers {
+		if b.Kind != BufOutput {
+			continue
+		}
+		whole := Region{BufferID(id), b.RowSpan(rank, len(s.ranks)), All(b.Cols)}
+		q := s.cuts.rect(whole)
+		for row := q.r0; row < q.r1; row++ {
+			for col := q.c0; col < q.c1; col++ {
+				if got := s.cells[cellAt{int32(rank), int32(id), row, col}]; got.epoch != r.epoch {
+					return fmt.Errorf("rank %d ends epoch %d with %+v in %s", rank, r.epoch, got, b.Name)
+				}
+			}
+		}
+		s.fill(rank, whole, cell{})
+	}
+	if r.epoch == s.epochs {
+		r.over = true
+		return nil
+	}
+	*r = simRank{epoch: r.epoch + 1}
+	return nil
+}
+
+func TestSimulatedRunsAreRight(t *testing.T) {
+	seeds := uint64(20)
+	if testing.Short() {
+		seeds = 5
+	}
+	for _, ppn := range [][]int{{1}, {3}, {1, 1, 1}, {2, 2}, {3, 1}, {2, 3, 1}} {
+		p := mustAG(t, World{PPN: ppn}, 2)
+		for seed := range seeds {
+			if err := simulate(p, seed, 4); err != nil {
+				t.Errorf("%v: %v", ppn, err)
+			}
+		}
+	}
+	for name, p := range handMade() {
+		for seed := range seeds {
+			if err := simulate(p, seed, 4); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	}
+}
+
+// The simulation can fail: of the plans that the verifier refuses for their order, it runs into many by chance.
+func TestSimulationSeesFaults(t *testing.T) {
+	p := mustAG(t, Uniform(2, 2), 1)
+	for name, damage := range map[string]func(q *Plan){
+		"credit not waited for":     func(q *Plan) { q.Ranks[0].Queues[RoleIntra][0].Waits = nil },
+		"arrival not waited for":    func(q *Plan) { q.Ranks[0].Queues[RoleCompute][1].Waits = nil },
+		"notice without its wait":   func(q *Plan) { q.Ranks[2].Queues[RoleSend][1].Waits = nil },
+		"arrival instead of credit": func(q *Plan) { q.Ranks[0].Queues[RoleSend][0].Waits[0].Lag = 0 },
+	} {
+		q := clone(p)
+		damage(q)
+		seen := false
+		for seed := uint64(0); seed < 2000 && !seen; seed++ {
+			seen = simulate(q, seed, 4) != nil
+		}
+		if !seen {
+			t.Errorf("%s: 2000 runs saw nothing", name)
+		}
+	}
+}
