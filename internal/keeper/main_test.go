@@ -38,6 +38,10 @@ func TestMain(m *testing.M) {
 			os.Exit(0)
 		}
 	}
+	// The race detector's runtime would make every keeper sleep a second before it ends.
+	if err := os.Setenv("GORACE", "atexit_sleep_ms=0"); err != nil {
+		panic(err)
+	}
 	goleak.VerifyTestMain(m)
 }
 
