@@ -60,6 +60,7 @@ type instance struct {
 	spare    panelPool
 
 	running sync.Mutex // held by Run and Sync; Close waits for it
+	workers []*worker  // of the epoch
 	epoch   uint64
 	barrier uint64
 	closing sync.Once
@@ -317,12 +318,15 @@ func (in *instance) aborted() error { return context.Cause(in.life) }
 func (in *instance) Close() error {
 	var err error
 	in.closing.Do(func() {
-		inOrder := in.aborted() == nil
+		if in.aborted() == nil && in.running.TryLock() {
+			in.net.farewell()
+			in.running.Unlock()
+		}
 		in.Abort(errClosed)
-		in.running.Lock()
+		in.running.Lock() // until workers have left
 		defer in.running.Unlock()
 		if in.net != nil {
-			err = in.net.close(inOrder)
+			err = in.net.close()
 		}
 		in.mapped.Lock()
 		defer in.mapped.Unlock()

@@ -81,6 +81,9 @@ func (l *inLink) compile() error {
 			}
 			for _, s := range t.Signals {
 				if s.Rank == me {
+					if int64(s.Flag) >= int64(len(in.cfg.Plan.Flags)) {
+						return fmt.Errorf("rank %d, %s: signals flag %d, which does not exist", l.peer, c.name, s.Flag)
+					}
 					h := in.heap()
 					c.signals = append(c.signals, nearSignal{heap: h, word: h.flag(int(s.Flag)), kind: in.cfg.Plan.Flags[s.Flag].Kind})
 				}
@@ -221,17 +224,6 @@ func (l *inLink) hearBarrier(f frame) error {
 	h := l.net.in.heap()
 	h.raise(h.word(offRounds+int64(f.task)*flagStride), f.epoch)
 	return nil
-}
-
-func (l *inLink) close(bye bool) {
-	if l.conn == nil {
-		return
-	}
-	if bye {
-		_ = l.conn.SetWriteDeadline(time.Now().Add(time.Second))
-		_, _ = l.conn.Write([]byte{byeByte})
-	}
-	_ = l.conn.Close()
 }
 
 // pieceSize is the most bytes of a frame.

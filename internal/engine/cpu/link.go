@@ -244,8 +244,20 @@ func (n *network) interrupt() {
 	}
 }
 
-// close ends all connections, in good order if bye, and waits for their goroutines.
-func (n *network) close(bye bool) error {
+// farewell tells all peers that this rank closes in good order. They may have closed before.
+func (n *network) farewell() {
+	n.closing.Store(true)
+	for _, l := range n.out {
+		_ = l.writeFrame(frame{kind: frameBye}, nil)
+	}
+	for _, l := range n.inward {
+		_ = l.conn.SetWriteDeadline(time.Now().Add(time.Second))
+		_, _ = l.conn.Write([]byte{byeByte})
+	}
+}
+
+// close ends all connections and waits for their goroutines.
+func (n *network) close() error {
 	n.closing.Store(true)
 	var err error
 	if n.listener != nil {
@@ -254,10 +266,14 @@ func (n *network) close(bye bool) error {
 		}
 	}
 	for _, l := range n.out {
-		l.close(bye)
+		if l.conn != nil {
+			_ = l.conn.Close()
+		}
 	}
 	for _, l := range n.inward {
-		l.close(bye)
+		if l.conn != nil {
+			_ = l.conn.Close()
+		}
 	}
 	n.wg.Wait()
 	return err

@@ -206,13 +206,3 @@ func (l *outLink) interrupt() {
 	defer l.mu.Unlock()
 	l.stopped = true
 }
-
-func (l *outLink) close(bye bool) {
-	if l.conn == nil {
-		return
-	}
-	if bye {
-		_ = l.writeFrame(frame{kind: frameBye}, nil)
-	}
-	_ = l.conn.Close()
-}

@@ -55,8 +55,10 @@ type worker struct {
 	epoch  uint64
 	sum    []float32 // scratch of products
 	waited time.Duration
-	intra  int64
-	inter  int64
+	intra  int64 // bytes
+	inter  int64 // bytes
+
+	blocked atomic.Pointer[blocked] // what it waits for, if it does
 }
 
 // Run implements engine.Instance.
@@ -77,19 +79,20 @@ func (in *instance) Run(ctx context.Context) (engine.Stats, error) {
 	for i := range in.queues {
 		in.queues[i].reset()
 	}
-	var workers []*worker
-	var wg sync.WaitGroup
+	in.workers = in.workers[:0]
 	for role, n := range in.cfg.Workers {
 		for range n {
-			w := &worker{in: in, role: plan.Role(role), epoch: in.epoch}
-			workers = append(workers, w)
-			wg.Go(w.run)
+			in.workers = append(in.workers, &worker{in: in, role: plan.Role(role), epoch: in.epoch})
 		}
+	}
+	var wg sync.WaitGroup
+	for _, w := range in.workers {
+		wg.Go(w.run)
 	}
 	wg.Wait()
 
 	stats := engine.Stats{Time: time.Since(start)}
-	for _, w := range workers {
+	for _, w := range in.workers {
 		stats.IntraBytes += w.intra
 		stats.InterBytes += w.inter
 		stats.Waited[w.role] += w.waited
@@ -148,19 +151,61 @@ func (w *worker) execute(t *task, part int64) error {
 }
 
 func (w *worker) wait(t *task, wait plan.Wait) error {
-	h := w.in.heap()
+	in := w.in
+	h := in.heap()
 	word, target := h.flag(int(wait.Flag)), wait.Target(w.epoch)
 	if word.Load() >= target {
 		return nil
 	}
-	start := time.Now()
-	seen, err := h.await(word, target, w.in.cfg.WaitTimeout)
-	w.waited += time.Since(start)
+	b := &blocked{task: t, flag: wait.Flag, wanted: target, since: time.Now()}
+	w.blocked.Store(b)
+	_, err := h.await(word, target, in.cfg.WaitTimeout)
+	w.waited += time.Since(b.since)
 	if err == errTimeout {
-		return &engine.WaitError{
-			Rank: w.in.cfg.Rank, Role: t.role.String(), Task: w.in.cfg.Plan.Describe(*t.plan), Flag: w.in.cfg.Plan.Flags[wait.Flag].Name,
-			Seen: seen, Wanted: target, Signals: w.in.cfg.Plan.Owes(w.in.cfg.Rank, wait.Flag), After: w.in.cfg.WaitTimeout,
+		return in.rootWait(b)
+	}
+	w.blocked.Store(nil)
+	return err
+}
+
+// blocked is a wait in progress.
+type blocked struct {
+	task   *task
+	flag   plan.FlagID
+	wanted uint64
+	since  time.Time
+}
+
+// rootWait is the error for a wait that timed out. When one worker hangs because another of this rank
+// hangs, the wait to report is the one that another rank should have ended.
+func (in *instance) rootWait(timedOut *blocked) error {
+	root := timedOut
+	if !in.owedByPeer(root.flag) {
+		for _, w := range in.workers {
+			if b := w.blocked.Load(); b != nil && in.owedByPeer(b.flag) && in.heap().flag(int(b.flag)).Load() < b.wanted {
+				root = b
+				break
+			}
 		}
 	}
-	return err
+	p := in.cfg.Plan
+	return &engine.WaitError{
+		Rank: in.cfg.Rank, Role: root.task.role.String(), Task: p.Describe(*root.task.plan), Flag: p.Flags[root.flag].Name,
+		Seen: in.heap().flag(int(root.flag)).Load(), Wanted: root.wanted, Signals: p.Owes(in.cfg.Rank, root.flag),
+		After: time.Since(root.since).Round(time.Millisecond),
+	}
+}
+
+// owedByPeer reports whether a flag of this rank is raised by another rank.
+func (in *instance) owedByPeer(flag plan.FlagID) bool {
+	for rank, r := range in.cfg.Plan.Ranks {
+		for _, queue := range r.Queues {
+			for _, t := range queue {
+				if rank != in.cfg.Rank && slices.Contains(t.Signals, plan.Signal{Rank: in.cfg.Rank, Flag: flag}) {
+					return true
+				}
+			}
+		}
+	}
+	return false
 }

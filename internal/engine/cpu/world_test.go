@@ -151,7 +151,7 @@ func product(s plan.Shape, d engine.DType, a, b []uint16) []float32 {
 	fa, fb, fc := make([]float32, len(a)), make([]float32, len(b)), make([]float32, s.M*s.N)
 	d.Widen(fa, a)
 	d.Widen(fb, b)
-	gonum.Implementation{}.Sgemm(blas.NoTrans, blas.Trans, int(s.M), int(s.N), int(s.K), 1, fa, int(s.K), fb, int(s.K), 0, fc, int(s.N))
+	gonum.Implementation{}.Sgemm(blas.NoTrans, blas.Trans, int(s.M), int(s.N), int(s.K), 1, fa, int(s.K), fb, int(s.K), 0, fc, int(max(1, s.N)))
 	return fc
 }
 
