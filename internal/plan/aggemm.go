@@ -42,7 +42,7 @@ func AGGemm(w World, chunks int) (*Plan, error) {
 	}
 	size := w.Size()
 	// Segments are size*size*chunks, and there are at most as many copies, sends and notices.
-	if size > maxTasks || int64(size)*int64(size) > maxTasks/int64(chunks) {
+	if int64(size)*int64(size) > maxTasks/int64(chunks) {
 		return nil, fmt.Errorf("planning ag_gemm: %d ranks with %d chunks per shard make more than %d segments; use fewer chunks", size, chunks, maxTasks)
 	}
 

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"testing"
 )
 
@@ -34,5 +35,19 @@ func BenchmarkVerify(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// Worlds of up to 64 nodes with 1 to 8 ranks each, all different.
+func BenchmarkVerifyUneven(b *testing.B) {
+	rng := rand.New(rand.NewPCG(7, 7))
+	for b.Loop() {
+		w := World{PPN: make([]int, 1+rng.IntN(64))}
+		for i := range w.PPN {
+			w.PPN[i] = 1 + rng.IntN(8)
+		}
+		if err := Verify(mustAG(b, w, 1+rng.IntN(2))); err != nil {
+			b.Fatalf("%v: %v", w, err)
+		}
 	}
 }

@@ -39,11 +39,20 @@ func enumUnmarshal[T ~uint8](what string, v *T, names []string, text []byte) err
 	return fmt.Errorf("plan: unknown %s %q; known: %v", what, text, names)
 }
 
-func (d Dim) String() string        { return enumString(d, dimNames[:]) }
-func (r Role) String() string       { return enumString(r, roleNames[:]) }
+// String is the letter of the dim, or its number if there is none.
+func (d Dim) String() string { return enumString(d, dimNames[:]) }
+
+// String is the word for the role, or its number if there is none.
+func (r Role) String() string { return enumString(r, roleNames[:]) }
+
+// String is the word for the kind, or its number if there is none.
 func (k BufferKind) String() string { return enumString(k, bufferNames[:]) }
-func (k FlagKind) String() string   { return enumString(k, flagNames[:]) }
-func (k Kind) String() string       { return enumString(k, kindNames[:]) }
+
+// String is the word for the kind, or its number if there is none.
+func (k FlagKind) String() string { return enumString(k, flagNames[:]) }
+
+// String is the word for the kind, or its number if there is none.
+func (k Kind) String() string { return enumString(k, kindNames[:]) }
 
 // MarshalText writes the dim's letter.
 func (d Dim) MarshalText() ([]byte, error) { return enumMarshal("dim", d, dimNames[:]) }

@@ -368,6 +368,10 @@ var planMutations = []struct {
 		p.Declared.Intra[0].Cols = All(DimN)
 		return true
 	}},
+	{"more than is moved called the least", func(p *Plan) bool {
+		p.Declared.InterMinimum = append(p.Declared.InterMinimum, volumes(1, Part(DimM, 1, 97), All(DimK))...)
+		return true
+	}},
 	{"declared without meaning", func(p *Plan) bool {
 		p.Declared.Inter = []Volume{{Times: 1, Rows: Span{}, Cols: All(DimK)}}
 		return true

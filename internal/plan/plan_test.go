@@ -13,7 +13,10 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var update = flag.Bool("update", false, "rewrite the golden files in testdata")
 
@@ -230,7 +233,8 @@ func TestAGGemmRefusesNonsense(t *testing.T) {
 		{Uniform(1, 1), -3, "-3 chunks"},
 		{Uniform(1, 1), 1 << 30, "chunks"},
 		{Uniform(512, 8), 64, "fewer chunks"},
-		{World{PPN: []int{1 << 40}}, 1, "fewer chunks"},
+		{World{PPN: []int{1 << 40}}, 1, "more than 1048576 ranks"},
+		{World{PPN: []int{1 << 62, 1 << 62, 1 << 62, 1<<62 + 4}}, 1, "more than 1048576 ranks"},
 	} {
 		if _, err := AGGemm(c.w, c.chunks); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v chunks %d: %v, want %q", c.w.PPN, c.chunks, err, c.want)

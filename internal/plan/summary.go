@@ -24,7 +24,7 @@ func Summary(w io.Writer, p *Plan, s Shape, elemSize int64) error {
 	fmt.Fprintf(&b, "world     %v\n", p.World)
 	fmt.Fprintf(&b, "shape     M=%d N=%d K=%d, %d bytes per element\n", s.M, s.N, s.K, elemSize)
 	fmt.Fprintf(&b, "totals    %d segments, %d transfers, %d notices, %d flags raised\n", counts.Segments, counts.Transfers, counts.Notices, counts.Flags)
-	fmt.Fprintf(&b, "heap      %s per rank: %d flags and the landing buffers\n", size(heap), len(p.Flags))
+	fmt.Fprintf(&b, "heap      %s per rank: %d flags and the landing buffers\n", byteSize(heap), len(p.Flags))
 
 	b.WriteString("\nTasks per rank\n")
 	table := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -53,12 +53,12 @@ func Summary(w io.Writer, p *Plan, s Shape, elemSize int64) error {
 	b.WriteString("\nBytes moved, all ranks together\n")
 	table = tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(table, "links\tbytes\tleast possible\tratio\t")
-	fmt.Fprintf(table, "within nodes\t%s\t\t\t\n", size(moved.Intra))
+	fmt.Fprintf(table, "within nodes\t%s\t\t\t\n", byteSize(moved.Intra))
 	ratio := "-"
 	if moved.InterMinimum > 0 {
 		ratio = fmt.Sprintf("%.2f", float64(moved.Inter)/float64(moved.InterMinimum))
 	}
-	fmt.Fprintf(table, "between nodes\t%s\t%s\t%s\t\n", size(moved.Inter), size(moved.InterMinimum), ratio)
+	fmt.Fprintf(table, "between nodes\t%s\t%s\t%s\t\n", byteSize(moved.Inter), byteSize(moved.InterMinimum), ratio)
 	_ = table.Flush()
 
 	const most = 4
@@ -104,8 +104,8 @@ func queueLengths(r RankPlan) (n [NumRoles]int) {
 	return n
 }
 
-// size writes bytes in binary units, exactly where they are few.
-func size(n int64) string {
+// byteSize writes bytes in binary units, exactly where they are few.
+func byteSize(n int64) string {
 	const unit = 1024
 	if n < unit {
 		return fmt.Sprintf("%d B", n)

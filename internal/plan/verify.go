@@ -138,6 +138,7 @@ func (m *memory) checkTraffic() *Fault {
 			moved[1][area{t.Dst.Rows, t.Dst.Cols}]++
 		}
 	}
+	s := Shape{M: 10007, N: 1009, K: 2003} // primes, so that no rounding hides a difference
 	for i, declared := range [][]Volume{g.p.Declared.Intra, g.p.Declared.Inter} {
 		sum := make(formula)
 		var volumes []Volume
@@ -150,10 +151,12 @@ func (m *memory) checkTraffic() *Fault {
 		}
 		if len(sum) > 0 {
 			where := [...]string{"within nodes", "between nodes"}[i]
-			s := Shape{M: 10007, N: 1009, K: 2003} // primes, so that no rounding hides a difference
 			return planFault(RuleTraffic, "the traffic %s is not what is declared: at M=%d N=%d K=%d tasks move %d elements, declared are %d",
 				where, s.M, s.N, s.K, Elements(volumes, s), Elements(declared, s))
 		}
+	}
+	if least, all := Elements(g.p.Declared.InterMinimum, s), Elements(g.p.Declared.Inter, s); least > all {
+		return planFault(RuleTraffic, "between nodes no less than %d elements can be moved at M=%d N=%d K=%d, it is said, yet %d are", least, s.M, s.N, s.K, all)
 	}
 	return nil
 }

@@ -17,14 +17,21 @@ func Uniform(nodes, ppn int) World {
 	return w
 }
 
-// Validate reports a world with no node or a node with no rank.
+// maxRanks bounds worlds far above any there is, so that sums and products of ranks stay small numbers.
+const maxRanks = 1 << 20
+
+// Validate reports a world with no node, a node with no rank, or more ranks than any machine has.
 func (w World) Validate() error {
 	if len(w.PPN) == 0 {
 		return fmt.Errorf("a world needs at least one node")
 	}
+	size := 0
 	for node, n := range w.PPN {
 		if n < 1 {
 			return fmt.Errorf("node %d has %d ranks; each node needs at least one", node, n)
+		}
+		if size += min(n, maxRanks+1); size > maxRanks {
+			return fmt.Errorf("up to node %d the world has more than %d ranks", node, maxRanks)
 		}
 	}
 	return nil
