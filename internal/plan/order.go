@@ -27,10 +27,16 @@ type graph struct {
 	tasks    []*Task           // by id
 	rank     []int32           // of each task
 	raises   relation[moment]  // (rank, flag) -> when it is raised
-	waiters  relation[int32]   // (rank, flag) -> tasks that wait for it
+	waiters  relation[waiter]  // (rank, flag) -> tasks that wait for it
 	order    []int32           // all tasks, topologically, as one worker per role may run them
 	level    []int32           // of each task's done: more than that of everything before it in its epoch
 	numFlags int
+}
+
+// waiter is a task that waits for a flag: for its value of this epoch, or of the one before.
+type waiter struct {
+	task int32
+	now  bool
 }
 
 // moment is a task's id times 2, plus 1 if it is the delivery.
@@ -65,18 +71,12 @@ func relate[T any](keys int, each func(yield func(key int, item T))) relation[T]
 	return r
 }
 
-// Bounds of what is verified, so that 32-bit ids suffice and a hostile plan takes no absurd memory.
-const (
-	maxVerifiedTasks = 1 << 26
-	maxVerifiedFlags = 1 << 28 // ranks times flags
-)
+// maxVerifiedTasks bounds what is verified, so that 32-bit ids suffice.
+const maxVerifiedTasks = 1 << 26
 
 // newGraph indexes the tasks and flags of a valid plan.
 func newGraph(p *Plan) (*graph, *Fault) {
 	g := &graph{p: p, numFlags: len(p.Flags), base: make([][NumRoles]int32, len(p.Ranks))}
-	if int64(len(p.Ranks))*int64(len(p.Flags)) > maxVerifiedFlags {
-		return nil, planFault(RuleStructure, "%d flags on %d ranks are more than the verifier takes on", len(p.Flags), len(p.Ranks))
-	}
 	total := 0
 	for rank := range p.Ranks {
 		for role, queue := range p.Ranks[rank].Queues {
@@ -112,10 +112,10 @@ func newGraph(p *Plan) (*graph, *Fault) {
 			}
 		}
 	})
-	g.waiters = relate(keys, func(yield func(int, int32)) {
+	g.waiters = relate(keys, func(yield func(int, waiter)) {
 		for id, t := range g.tasks {
 			for _, w := range t.Waits {
-				yield(g.key(int(g.rank[id]), w.Flag), int32(id))
+				yield(g.key(int(g.rank[id]), w.Flag), waiter{int32(id), w.Lag == 0})
 			}
 		}
 	})
@@ -195,11 +195,11 @@ func (g *graph) checkProgress() *Fault {
 		g.order = append(g.order, id)
 		for _, s := range g.tasks[id].Signals {
 			key := g.key(s.Rank, s.Flag)
-			for _, waiter := range g.waiters.of(key) {
-				if g.waitsNow(waiter, s.Flag) {
-					// Done has half the level of a delivery's, rounded up: 2*level+1 < 2*(level+1).
-					g.level[waiter] = max(g.level[waiter], g.level[id]+1)
-					release(waiter)
+			for _, w := range g.waiters.of(key) {
+				if w.now {
+					// This is above a delivery, too: 2*level+1 < 2*(level+1).
+					g.level[w.task] = max(g.level[w.task], g.level[id]+1)
+					release(w.task)
 				}
 			}
 		}
@@ -217,16 +217,6 @@ func (g *graph) checkProgress() *Fault {
 func (g *graph) heads(task int32) bool {
 	_, _, index := g.place(task)
 	return index == 0
-}
-
-// waitsNow reports whether a waiter of a flag waits for this epoch's value.
-func (g *graph) waitsNow(task int32, flag FlagID) bool {
-	for _, w := range g.tasks[task].Waits {
-		if w.Flag == flag {
-			return w.Lag == 0
-		}
-	}
-	return false
 }
 
 // cycle names a circle of tasks that wait for each other, given what is still missing before each.

@@ -298,8 +298,8 @@ func (c *checker) foreign(rank int, a access) *Fault {
 		if s.Rank != rank {
 			continue
 		}
-		for _, waiter := range c.g.waiters.of(c.g.key(rank, s.Flag)) {
-			if c.g.waitsNow(waiter, s.Flag) {
+		for _, w := range c.g.waiters.of(c.g.key(rank, s.Flag)) {
+			if w.now {
 				return nil
 			}
 		}

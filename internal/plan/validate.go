@@ -1,5 +1,8 @@
 package plan
 
+// maxFlagWords bounds ranks times flags, of which tables are made: 40 times what ag_gemm has on 64 x 8 ranks.
+const maxFlagWords = 1 << 27
+
 // Validate checks what can be seen of each part of a plan on its own: indices in range, ratios that mean
 // something, tasks in queues and between ranks where they belong, operands that fit, regions inside their
 // buffers, and one writer per stamp. Nothing else in the package may be asked about a plan that fails it,
@@ -15,7 +18,7 @@ func (p *Plan) validate() *Fault {
 	if f := p.validateHead(); f != nil {
 		return f
 	}
-	v := validator{p: p, size: p.World.Size(), written: make(map[Signal]bool)}
+	v := validator{p: p, size: len(p.Ranks), written: make([]bool, len(p.Ranks)*len(p.Flags))}
 	for node, ppn := range p.World.PPN {
 		for local := range ppn {
 			v.node = append(v.node, node)
@@ -44,6 +47,9 @@ func (p *Plan) validateHead() *Fault {
 	}
 	if p.Chunks < 1 {
 		return planFault(RuleStructure, "shards cannot travel in %d chunks", p.Chunks)
+	}
+	if int64(len(p.Ranks))*int64(len(p.Flags)) > maxFlagWords {
+		return planFault(RuleStructure, "%d flags on %d ranks are more than %d words", len(p.Flags), len(p.Ranks), maxFlagWords)
 	}
 	names := make(map[string]bool)
 	for i, b := range p.Buffers {
@@ -81,8 +87,8 @@ func (p *Plan) validateHead() *Fault {
 type validator struct {
 	p           *Plan
 	size        int
-	node, local []int // of each rank
-	written     map[Signal]bool
+	node, local []int  // of each rank
+	written     []bool // by rank and flag: it is a stamp that has its writer
 }
 
 func (v *validator) task(rank int, role Role, i int) *Fault {
@@ -224,6 +230,7 @@ func (v *validator) signals(t *Task, rank int, fault faultFunc) *Fault {
 			return f
 		}
 		var f *Fault
+		written := &v.written[s.Rank*len(v.p.Flags)+int(s.Flag)]
 		switch sameNode := v.node[rank] == v.node[s.Rank]; {
 		case !sameNode && flag.Kind != Stamp:
 			f = fault(RuleLink, "it is signalled at rank %d of another node, where a NIC cannot add: it must be a stamp", s.Rank)
@@ -231,16 +238,14 @@ func (v *validator) signals(t *Task, rank int, fault faultFunc) *Fault {
 			f = fault(RuleLink, "a %v cannot signal rank %d, which is on another node and gets none of its bytes", t.Kind, s.Rank)
 		case !sameNode && t.Kind == Notify && !v.onRail(rank, s.Rank):
 			f = fault(RuleLink, "ranks %d and %d are not on one rail", rank, s.Rank)
-		case flag.Kind == Stamp && v.written[s]:
+		case flag.Kind == Stamp && *written:
 			f = fault(RuleFlag, "it has a second writer at rank %d; a stamp has one: %s", s.Rank, v.p.Owes(s.Rank, s.Flag))
 		}
 		if f != nil {
 			f.Flag = flag.Name
 			return f
 		}
-		if flag.Kind == Stamp {
-			v.written[s] = true
-		}
+		*written = flag.Kind == Stamp
 	}
 	return nil
 }
