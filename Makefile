@@ -14,7 +14,7 @@ LDFLAGS := -X github.com/mkrun/mkrun/internal/version.version=$(VERSION) \
 
 TOOLS := $(CURDIR)/.tools/bin
 GOLANGCI := $(TOOLS)/golangci-lint-$(GOLANGCI_VERSION)
-SHELL_SCRIPTS = $(shell git ls-files '*.sh' .ci/run)
+SHELL_SCRIPTS = .ci/run $(shell find scripts cuda -name '*.sh')
 
 # The first run: a layer of Llama-3 8B on two pretended nodes with two ranks each.
 RUN ?= launch --nodes 2 --ppn 2 --check ag_gemm --shape llama3-8b/mlp-up/tp4 --tokens 128
@@ -58,7 +58,7 @@ bench: setup ## speed of the CPU engine's AllGather+GEMM against one plain gonum
 .PHONY: lint
 lint: $(GOLANGCI) ## gofmt, go vet, golangci-lint and shellcheck
 	@scripts/setup.sh lint
-	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$unformatted" ]; then echo "not formatted (gofmt -w):"; echo "$$unformatted"; exit 1; fi
+	@unformatted=$$(gofmt -l cmd configs internal scripts); if [ -n "$$unformatted" ]; then echo "not formatted (gofmt -w):"; echo "$$unformatted"; exit 1; fi
 	go vet ./...
 	$(GOLANGCI) run ./...
 	@if command -v shellcheck >/dev/null; then set -x; shellcheck $(SHELL_SCRIPTS); else echo "shellcheck is not installed: the shell scripts are not checked"; fi
