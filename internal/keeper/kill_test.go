@@ -229,11 +229,42 @@ func TestForkBombs(t *testing.T) {
 			c := newCollector()
 			g := start(t, c, shell(0, script))
 			c.await(0, "up")
+			killed := time.Now()
 			g.Kill()
 			if err := g.Wait(); err != nil {
 				t.Error(err)
 			}
+			t.Logf("all gone after %v", time.Since(killed))
 		})
+	}
+}
+
+// All are frozen before the first dies: no rank sees a peer die and blames it in the last lines of its stderr.
+func TestKillLetsNoneSeeAnotherDie(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := newCollector()
+	holder := shell(0, "echo up; exec sleep 1000")
+	holder.Files = []*os.File{w}
+	ranks := []RankSpec{holder}
+	for i := range 15 {
+		watcher := shell(1+i, "echo up; while :; do read x || echo my peer died; done")
+		watcher.Stdin = r
+		ranks = append(ranks, watcher)
+	}
+	g := start(t, c, ranks...)
+	_, _ = r.Close(), w.Close()
+	for i := range ranks {
+		c.await(i, "up")
+	}
+	g.Kill()
+	finish(t, g)
+	for i := range ranks {
+		if got := c.get(i, stdio.Stdout); got != "up\n" {
+			t.Errorf("rank %d said %.60q", i, got)
+		}
 	}
 }
 
