@@ -175,3 +175,28 @@ func TestHandMadeFaults(t *testing.T) {
 		}
 	}
 }
+
+// Two inputs of one form: a product must not mix them.
+func TestMixedOperands(t *testing.T) {
+	p := landingUsedTwice()
+	if err := p.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	other := BufferID(len(p.Buffers))
+	p.Buffers = append(p.Buffers, Buffer{Name: "other b", Kind: BufInput, Rows: DimN, Cols: DimK})
+	p.Ranks[1].Queues[RoleCompute][1].B.Buffer = other
+	var f *Fault
+	if err := Verify(p); !errors.As(err, &f) || f.Rule != RuleMeaning || f.Rank != 1 || f.Index != 1 || f.Buffer != "c" {
+		t.Errorf("half a product with another operand: %v", err)
+	}
+	for name, damage := range map[string]func(task *Task){
+		"columns of the result are not the rows of B": func(task *Task) { task.Dst.Cols = All(DimN) },
+		"one buffer for operand and result":           func(task *Task) { task.B = task.Src },
+	} {
+		p := landingUsedTwice()
+		damage(&p.Ranks[1].Queues[RoleCompute][1])
+		if err := p.Validate(); !errors.As(err, &f) || f.Rank != 1 || f.Index != 1 {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

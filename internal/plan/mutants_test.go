@@ -275,11 +275,65 @@ var mutations = []mutation{
 		t.Signals = slices.Delete(t.Signals, v, v+1)
 		return true
 	}, perSig},
-	{"a credit for an arrival: wait for this epoch's flag of the same task twice over", func(s site, v int) bool {
+	{"nonsense in a field", func(s site, v int) bool {
+		return nonsense[v](s.task(), s.p)
+	}, func(site) int { return len(nonsense) }},
+	{"a wait twice over", func(s site, v int) bool {
 		t := s.task()
 		t.Waits = append(t.Waits, t.Waits[v])
 		return true
 	}, perWait},
+}
+
+// nonsense puts values into fields of a task that no plan has there; false if it has no such field.
+var nonsense = []func(t *Task, p *Plan) bool{
+	func(t *Task, p *Plan) bool { t.Peer = len(p.Ranks); return true },
+	func(t *Task, p *Plan) bool { t.Peer = -1; return true },
+	func(t *Task, p *Plan) bool {
+		t.Waits = append(t.Waits, Wait{Flag: FlagID(len(p.Flags)), Count: 1})
+		return true
+	},
+	func(t *Task, p *Plan) bool {
+		t.Signals = append(t.Signals, Signal{Flag: FlagID(len(p.Flags))})
+		return true
+	},
+	func(t *Task, p *Plan) bool {
+		t.Signals = append(t.Signals, Signal{Rank: len(p.Ranks)})
+		return len(p.Flags) > 0
+	},
+	func(t *Task, _ *Plan) bool { t.Src.Buffer = 99; return true },
+	func(t *Task, _ *Plan) bool { t.Dst.Buffer = 99; return true },
+	func(t *Task, _ *Plan) bool { t.B.Buffer = 99; return true },
+	func(t *Task, _ *Plan) bool { t.Src.Rows.Dim = 9; return true },
+	func(t *Task, _ *Plan) bool { t.Dst.Cols.Dim = DimM; return t.Kind != Notify },
+	func(t *Task, _ *Plan) bool { t.Dst.Rows.From.Den = 0; return t.Kind != Notify },
+	func(t *Task, _ *Plan) bool { t.B.Rows.To = Ratio{2, 1}; return true },
+	func(t *Task, _ *Plan) bool {
+		t.Src.Rows.From, t.Src.Rows.To = t.Src.Rows.To, t.Src.Rows.From
+		return t.Kind != Notify
+	},
+	func(t *Task, _ *Plan) bool { t.Src.Rows.To = t.Src.Rows.From; return t.Kind != Notify },
+	func(t *Task, _ *Plan) bool {
+		if len(t.Waits) == 0 {
+			return false
+		}
+		t.Waits[0].Lag = 2
+		return true
+	},
+	func(t *Task, _ *Plan) bool {
+		if len(t.Waits) == 0 {
+			return false
+		}
+		t.Waits[0].Lag = 1 << 31
+		return true
+	},
+	func(t *Task, _ *Plan) bool {
+		if len(t.Waits) == 0 {
+			return false
+		}
+		t.Waits[0].Count = 0
+		return true
+	},
 }
 
 func edit(p *Plan, f func(rank int, t *Task)) {

@@ -147,6 +147,16 @@ func TestSummaryGolden(t *testing.T) {
 	}
 }
 
+func TestSummaryOfAbsurdShape(t *testing.T) {
+	p := mustAG(t, Uniform(2, 2), 1)
+	for _, s := range []Shape{{M: math.MaxInt64, N: 1, K: 8}, {M: 1 << 31, N: 1, K: 1 << 30}} {
+		var b bytes.Buffer
+		if err := Summary(&b, p, s, 2); err == nil || b.Len() > 0 {
+			t.Errorf("%+v: %v, and wrote %q", s, err, b.String())
+		}
+	}
+}
+
 func TestWorldsInWords(t *testing.T) {
 	for want, w := range map[string]World{
 		"1 node x 1 rank":          Uniform(1, 1),

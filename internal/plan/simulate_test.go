@@ -11,16 +11,17 @@ import (
 // A task begins (its destination turns to garbage), ends (its sources must have been right all along), and what
 // it did at another node is delivered at any time later.
 type simulation struct {
-	p       *Plan
-	rng     *rand.Rand
-	workers [NumRoles]int
-	epochs  uint64
-	cuts    *cuts
-	node    []int
-	cells   map[cellAt]cell
-	flags   [][]uint64
-	ranks   []simRank
-	flying  []delivery
+	p        *Plan
+	rng      *rand.Rand
+	workers  [NumRoles]int
+	epochs   uint64
+	slowness int // of deliveries, which may take longer than epochs
+	cuts     *cuts
+	node     []int
+	cells    map[cellAt]cell
+	flags    [][]uint64
+	ranks    []simRank
+	flying   []delivery
 }
 
 type cellAt struct {
@@ -57,6 +58,7 @@ type delivery struct {
 
 func simulate(p *Plan, seed uint64, epochs uint64) error {
 	s := &simulation{p: p, rng: rand.New(rand.NewPCG(seed, 1)), epochs: epochs, cuts: newCuts(p), cells: make(map[cellAt]cell)}
+	s.slowness = []int{1, 4, 64}[s.rng.IntN(3)]
 	for role := range s.workers {
 		s.workers[role] = 1 + s.rng.IntN(3)
 	}
@@ -115,6 +117,9 @@ func (s *simulation) step() (bool, error) {
 		return false, nil
 	}
 	at := s.rng.IntN(n)
+	if len(choices) > 0 && s.rng.IntN(s.slowness) > 0 {
+		at = s.rng.IntN(len(choices))
+	}
 	if at >= len(choices) {
 		at -= len(choices)
 		d := s.flying[at]
