@@ -11,29 +11,6 @@ import (
 	"github.com/mkrun/mkrun/internal/plan"
 )
 
-// DType is the element type of operands and results; products are summed in fp32.
-type DType uint8
-
-const (
-	BF16 DType = iota
-	FP16
-)
-
-func (d DType) String() string { return [...]string{"bf16", "fp16"}[d] }
-
-// Size is the number of bytes of one element.
-func (d DType) Size() int64 { return 2 }
-
-// ParseDType reads a --dtype value.
-func ParseDType(s string) (DType, error) {
-	for _, d := range []DType{BF16, FP16} {
-		if s == d.String() {
-			return d, nil
-		}
-	}
-	return 0, fmt.Errorf("unknown dtype %q; known: bf16, fp16", s)
-}
-
 // Net describes the emulated link between nodes of the CPU engine. Zero values mean "as fast as
 // the host's TCP is, in order".
 type Net struct {

@@ -1,0 +1,96 @@
+package operator
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/mkrun/mkrun/internal/engine"
+)
+
+const (
+	checkTile  = 64  // rows and columns of the squares that are judged one by one
+	checkBlock = 256 // rows of the reference made at once; a multiple of checkTile
+)
+
+// verdict is the comparison of an output with its reference.
+type verdict struct {
+	relError  float64 // Frobenius norm of the difference over that of the reference
+	worstTile float64 // the largest such quotient of a tile
+	row, col  int64   // where that tile begins
+	nonFinite int64   // elements that are NaN or infinite; each counts as zero in the errors
+	tolerance float64
+}
+
+// tolerance is the largest error, of all and of any tile, that right arithmetic can show.
+//
+// The result is a sum of k products in fp32, rounded once to the element type. Rounding adds at most
+// u|c| to each element, u being the type's unit roundoff, so at most u of the norm of any set of
+// elements. The fp32 sums of engine and reference differ by their own rounding. Each sum of k products of
+// standard normal factors has k partial sums of size up to sqrt(k), each rounded by at most 2^-24 of
+// itself with random sign, so the two differ by about 2^-24 * k, where the element is about sqrt(k): a
+// quotient of 2^-24 * sqrt(k). A tile's norm is taken as at least normFloor of what is expected of it
+// (see judge), which bounds that quotient for tiles of a few small elements: 2^-20 * sqrt(k). Another factor
+// of 4 covers the tail of the distribution.
+//
+// For bf16 and k = 4096 this is 0.0042. Two rows exchanged in one tile of 64 give 0.25, one wrong
+// element 0.02, a tile of zeros 1, other data 1.4.
+func tolerance(d engine.DType, k int64) float64 {
+	return d.UnitRoundoff() + 0x1p-18*math.Sqrt(float64(k))
+}
+
+const normFloor = 1.0 / 16
+
+// judge compares an m x n output of products over k standard normal pairs with its reference.
+func judge(d engine.DType, got []uint16, m, n, k int64, ref reference) verdict {
+	v := verdict{tolerance: tolerance(d, k)}
+	want, row := make([]float32, min(checkBlock, m)*n), make([]float32, n)
+	tiles := (n + checkTile - 1) / checkTile
+	diff, norm := make([]float64, tiles), make([]float64, tiles) // squares, of one row of tiles
+	var allDiff, allNorm float64
+	for from := int64(0); from < m; from += checkBlock {
+		to := min(from+checkBlock, m)
+		ref.rows(from, to, want)
+		for i := from; i < to; i++ {
+			d.Widen(row, got[i*n:(i+1)*n])
+			expected := want[(i-from)*n:]
+			for j := range row {
+				g, w := float64(row[j]), float64(expected[j])
+				if math.IsNaN(g) || math.IsInf(g, 0) {
+					v.nonFinite++
+					g = 0
+				}
+				diff[j/checkTile] += (g - w) * (g - w)
+				norm[j/checkTile] += w * w
+			}
+			if (i+1)%checkTile != 0 && i+1 != m {
+				continue
+			}
+			top := i / checkTile * checkTile
+			for t := range diff {
+				left := int64(t) * checkTile
+				elements := (i + 1 - top) * (min(left+checkTile, n) - left)
+				floor := normFloor * math.Sqrt(float64(elements)*float64(k))
+				if e := math.Sqrt(diff[t]) / max(math.Sqrt(norm[t]), floor); e > v.worstTile {
+					v.worstTile, v.row, v.col = e, top, left
+				}
+				allDiff, allNorm = allDiff+diff[t], allNorm+norm[t]
+				diff[t], norm[t] = 0, 0
+			}
+		}
+	}
+	v.relError = math.Sqrt(allDiff) / max(math.Sqrt(allNorm), normFloor*math.Sqrt(float64(m)*float64(n)*float64(k)))
+	return v
+}
+
+// failure says why the output is wrong; "" if it is right.
+func (v verdict) failure() string {
+	switch {
+	case v.nonFinite > 0:
+		return fmt.Sprintf("%d elements are NaN or infinite (the output is filled with NaN before the call, so they may never have been written); worst tile at row %d, column %d",
+			v.nonFinite, v.row, v.col)
+	case !(v.relError <= v.tolerance) || !(v.worstTile <= v.tolerance):
+		return fmt.Sprintf("relative error %.2g, %.2g in the tile at row %d, column %d; the tolerance is %.2g",
+			v.relError, v.worstTile, v.row, v.col, v.tolerance)
+	}
+	return ""
+}

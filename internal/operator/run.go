@@ -1,0 +1,254 @@
+package operator
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/mkrun/mkrun/internal/engine"
+	"github.com/mkrun/mkrun/internal/plan"
+)
+
+// Status is how a rank's run ended.
+type Status string
+
+const (
+	Pass  Status = "pass"  // the check (if asked for) held, and every call gave the same bits
+	Fail  Status = "fail"  // it ran, but the result is wrong
+	Error Status = "error" // it did not run to its end
+)
+
+// RankResult is what one rank reports.
+type RankResult struct {
+	Rank   int    `json:"rank"`
+	Status Status `json:"status"`
+	Reason string `json:"reason,omitempty"` // of a failure or error
+	// LostPeer is the rank whose connection broke, if that was the error: its own report, if there is one,
+	// is nearer to the cause.
+	LostPeer *int `json:"lost_peer,omitempty"`
+
+	Engine  string  `json:"engine"`
+	TimesNS []int64 `json:"times_ns"` // of the timed calls, in order
+	Flops   int64   `json:"flops"`    // of one call
+	// Of one call, written by this rank to others.
+	IntraBytes int64 `json:"intra_bytes"`
+	InterBytes int64 `json:"inter_bytes"`
+	// WaitedNS is the mean time per timed call that the workers of a role waited for flags, summed over the role.
+	WaitedNS [plan.NumRoles]int64 `json:"waited_ns"`
+
+	Checked        bool    `json:"checked"` // the output was compared with the reference
+	RelError       float64 `json:"rel_error"`
+	WorstTileError float64 `json:"worst_tile_error"`
+	Tolerance      float64 `json:"tolerance"`
+	OutputHash     string  `json:"output_hash"` // SHA-256 of the output's bits
+}
+
+// Rank is the place a run takes in a job.
+type Rank struct {
+	Rank       int
+	ListenAddr string // IP address where the rank takes connections of other nodes; "" = loopback
+	Bootstrap  engine.Bootstrap
+}
+
+// generations is the number of calls on data of their own that are checked.
+const generations = 2
+
+// Run runs the operator on one rank: two checked calls on different data, so that what is left of the
+// first in some buffer cannot pass for the second; then warm-up and timed calls, and a look whether the
+// last one gave the bits of the checked one. All ranks of the job take the same steps, also when a
+// check fails. A cancelled ctx aborts the engine, with its cause as the reason.
+//
+// The result is filled in as far as the run came; the error is nil unless its status is Error.
+func Run(ctx context.Context, eng engine.Engine, spec RunSpec, at Rank) (RankResult, error) {
+	result := RankResult{Rank: at.Rank, Status: Error, Engine: eng.Name()}
+	err := run(ctx, eng, spec, at, &result)
+	if err != nil {
+		result.Status, result.Reason = Error, err.Error()
+		if lost := (*engine.PeerError)(nil); errors.As(err, &lost) {
+			result.LostPeer = &lost.Peer
+		}
+	}
+	return result, err
+}
+
+// session is a run in progress.
+type session struct {
+	spec     RunSpec
+	rank     int
+	boot     engine.Bootstrap
+	kind     kind
+	instance engine.Instance
+	result   *RankResult
+}
+
+func run(ctx context.Context, eng engine.Engine, spec RunSpec, at Rank, result *RankResult) (err error) {
+	if err := spec.Validate(); err != nil {
+		return err
+	}
+	k, err := lookup(spec.Operator)
+	if err != nil {
+		return err
+	}
+	p, err := spec.Plan()
+	if err != nil {
+		return err
+	}
+	if at.Rank < 0 || at.Rank >= spec.World.Size() {
+		return fmt.Errorf("rank %d is not in a world of %d ranks", at.Rank, spec.World.Size())
+	}
+	result.Flops = flops(p, spec.Shape, at.Rank)
+	if err := at.Bootstrap.Barrier(ctx); err != nil {
+		return fmt.Errorf("waiting for all ranks to start: %w", err)
+	}
+	in, err := eng.Open(ctx, engine.Config{
+		Rank: at.Rank, Plan: p, Shape: spec.Shape, DType: spec.DType, Workers: spec.Workers, Tile: spec.Tile, Net: spec.Net,
+		ListenAddr: at.ListenAddr, WaitTimeout: spec.WaitTimeout, Bootstrap: at.Bootstrap,
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, in.Close()) }()
+
+	s := session{spec: spec, rank: at.Rank, boot: at.Bootstrap, kind: k, instance: in, result: result}
+	if err := s.calls(ctx); err != nil {
+		return err
+	}
+	// Peers may still wait for bytes of the last call that are on their way.
+	if err := at.Bootstrap.Barrier(ctx); err != nil {
+		return fmt.Errorf("waiting for all ranks to end: %w", err)
+	}
+	return nil
+}
+
+func (s *session) calls(ctx context.Context) error {
+	var failure string
+	var checked string // hash of the output of the last data
+	for generation := range uint64(generations) {
+		d := data{spec: s.spec, generation: generation}
+		if err := s.load(d); err != nil {
+			return err
+		}
+		// Making and checking data may take any rank longer than a wait inside a call may last.
+		if err := s.boot.Barrier(ctx); err != nil {
+			return fmt.Errorf("waiting for the data of all ranks: %w", err)
+		}
+		out, _, err := s.call(ctx, true)
+		if err != nil {
+			return err
+		}
+		checked = hash(out)
+		if !s.spec.Check {
+			continue
+		}
+		m, n := s.kind.size(s.spec, s.rank)
+		v := judge(s.spec.DType, out, m, n, s.spec.Shape.K, s.kind.reference(d, s.rank))
+		s.result.Checked, s.result.Tolerance = true, v.tolerance
+		s.result.RelError = max(s.result.RelError, v.relError)
+		s.result.WorstTileError = max(s.result.WorstTileError, v.worstTile)
+		if why := v.failure(); why != "" && failure == "" {
+			failure = fmt.Sprintf("wrong result in call %d: %s", generation+1, why)
+		}
+	}
+	if err := s.boot.Barrier(ctx); err != nil {
+		return fmt.Errorf("waiting for the check of all ranks: %w", err)
+	}
+	for range s.spec.Warmup {
+		if _, _, err := s.call(ctx, false); err != nil {
+			return err
+		}
+	}
+	for i := range s.spec.Iters {
+		last := i == s.spec.Iters-1
+		out, stats, err := s.call(ctx, last)
+		if err != nil {
+			return err
+		}
+		s.result.TimesNS = append(s.result.TimesNS, stats.Time.Nanoseconds())
+		s.result.IntraBytes, s.result.InterBytes = stats.IntraBytes, stats.InterBytes
+		for role, waited := range stats.Waited {
+			s.result.WaitedNS[role] += waited.Nanoseconds()
+		}
+		if !last {
+			continue
+		}
+		s.result.OutputHash = hash(out)
+		if s.result.OutputHash != checked && failure == "" {
+			failure = "the last timed call gave other bits than the first call on the same data"
+		}
+	}
+	for role := range s.result.WaitedNS {
+		s.result.WaitedNS[role] /= int64(s.spec.Iters)
+	}
+	s.result.Status, s.result.Reason = Pass, failure
+	if failure != "" {
+		s.result.Status = Fail
+	}
+	return nil
+}
+
+// load gives the engine the rank's operands.
+func (s *session) load(d data) error {
+	for _, in := range s.kind.inputs {
+		from, to := in.rows(s.spec, s.rank)
+		cols := s.spec.Shape.Of(in.cols)
+		bits := make([]uint16, (to-from)*cols)
+		d.rows(bits, in.matrix, from, to, cols)
+		if err := s.instance.SetInput(in.buffer, bits); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// call lines the ranks up and runs the operator once. With look, the output is filled with NaN before
+// and returned; stats.Time is what the caller sees of the call.
+func (s *session) call(ctx context.Context, look bool) (out []uint16, stats engine.Stats, err error) {
+	if look {
+		if err := s.instance.Poison(s.kind.output); err != nil {
+			return nil, stats, err
+		}
+	}
+	if err := s.instance.Sync(ctx); err != nil {
+		return nil, stats, err
+	}
+	start := time.Now()
+	if stats, err = s.instance.Run(ctx); err != nil {
+		return nil, stats, err
+	}
+	stats.Time = time.Since(start)
+	if look {
+		out, err = s.instance.Output(s.kind.output)
+	}
+	return out, stats, err
+}
+
+// flops is the work of one rank in one call: 2 per product and sum.
+func flops(p *plan.Plan, s plan.Shape, rank int) int64 {
+	var sum int64
+	for _, queue := range p.Ranks[rank].Queues {
+		for _, t := range queue {
+			if t.Kind == plan.Compute {
+				sum += 2 * t.Dst.Elements(s) * t.Src.Cols.Len(s)
+			}
+		}
+	}
+	return sum
+}
+
+// hash is the SHA-256 of elements.
+func hash(bits []uint16) string {
+	h := sha256.New()
+	var b [8192]byte
+	for len(bits) > 0 {
+		n := min(len(bits), len(b)/2)
+		for i, e := range bits[:n] {
+			b[2*i], b[2*i+1] = byte(e), byte(e>>8)
+		}
+		h.Write(b[:2*n])
+		bits = bits[n:]
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}

@@ -1,0 +1,120 @@
+// Package operator runs one operator on one rank, on any engine: it makes the data, checks the result
+// against a reference that owes nothing to the communication, times the calls, and merges what the
+// ranks report.
+package operator
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/bits"
+	"time"
+
+	"github.com/mkrun/mkrun/internal/engine"
+	"github.com/mkrun/mkrun/internal/plan"
+)
+
+// RunSpec is one run of an operator, the same on all ranks. The launcher sends it; each rank makes the
+// plan from it. (That all ranks have the same plan is checked when their engines open.)
+type RunSpec struct {
+	Operator string             `json:"operator"`
+	Shape    plan.Shape         `json:"shape"`
+	DType    engine.DType       `json:"dtype"`
+	World    plan.World         `json:"world"`
+	Chunks   int                `json:"chunks"`  // pieces each shard travels in
+	Workers  [plan.NumRoles]int `json:"workers"` // per role, >= 1 each
+	Tile     int                `json:"tile"`    // 0: the engine's default
+	Net      engine.Net         `json:"net"`
+
+	Check  bool   `json:"check"`
+	Warmup int    `json:"warmup"` // calls before the timed ones
+	Iters  int    `json:"iters"`  // timed calls
+	Seed   uint64 `json:"seed"`   // of the data
+
+	WaitTimeout time.Duration `json:"wait_timeout"` // bound of every wait for a flag or a peer
+}
+
+// Encode writes the spec for the other ranks.
+func (s RunSpec) Encode() ([]byte, error) {
+	b, err := json.Marshal(s)
+	if err != nil {
+		return nil, fmt.Errorf("encoding the run: %w", err)
+	}
+	return b, nil
+}
+
+// Decode reads what Encode wrote, and validates it.
+func Decode(b []byte) (RunSpec, error) {
+	var s RunSpec
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields() // of another build, which means something we do not know
+	if err := d.Decode(&s); err != nil {
+		return s, fmt.Errorf("decoding the run: %w", err)
+	}
+	return s, s.Validate()
+}
+
+// maxIters bounds the calls of a run, and with them the times that ranks report.
+const maxIters = 1_000_000
+
+// Validate says what is wrong with a run, before anything starts.
+func (s RunSpec) Validate() error {
+	if _, err := lookup(s.Operator); err != nil {
+		return err
+	}
+	if err := s.World.Validate(); err != nil {
+		return err
+	}
+	if _, err := s.DType.MarshalText(); err != nil {
+		return err
+	}
+	switch {
+	case s.Shape.M < 1 || s.Shape.N < 1 || s.Shape.K < 1:
+		return fmt.Errorf("shape M=%d N=%d K=%d: every size must be at least 1", s.Shape.M, s.Shape.N, s.Shape.K)
+	case s.Shape.K%8 != 0:
+		return fmt.Errorf("K=%d is not a multiple of 8", s.Shape.K)
+	case overflows(s.Shape.M, s.Shape.K) || overflows(s.Shape.N, s.Shape.K) || overflows(s.Shape.M, s.Shape.N):
+		return fmt.Errorf("shape M=%d N=%d K=%d: a matrix of it has more bytes than 64-bit sizes can count", s.Shape.M, s.Shape.N, s.Shape.K)
+	case s.Chunks < 1:
+		return fmt.Errorf("a shard cannot travel in %d chunks", s.Chunks)
+	case s.Tile < 0:
+		return fmt.Errorf("a tile cannot have %d rows", s.Tile)
+	case s.Warmup < 0 || s.Warmup > maxIters:
+		return fmt.Errorf("%d warm-up calls; give a number from 0 to %d", s.Warmup, maxIters)
+	case s.Iters < 1 || s.Iters > maxIters:
+		return fmt.Errorf("%d timed calls; give a number from 1 to %d", s.Iters, maxIters)
+	case s.Net.BandwidthGBs < 0 || s.Net.Latency < 0:
+		return errors.New("bandwidth and latency of the emulated network must not be negative")
+	case s.WaitTimeout <= 0:
+		return errors.New("the time-out of waits must be positive: every wait is bounded")
+	}
+	for role, n := range s.Workers {
+		if n < 1 {
+			return fmt.Errorf("%d workers in role %v; each role needs at least one", n, plan.Role(role))
+		}
+	}
+	return nil
+}
+
+// overflows reports whether rows*cols fp32 elements and some slack exceed 62 bits.
+func overflows(rows, cols int64) bool {
+	hi, lo := bits.Mul64(uint64(rows), uint64(cols))
+	return hi != 0 || lo >= 1<<58
+}
+
+// Plan makes and verifies the run's plan.
+func (s RunSpec) Plan() (*plan.Plan, error) {
+	op, err := lookup(s.Operator)
+	if err != nil {
+		return nil, err
+	}
+	p, err := op.plan(s.World, s.Chunks)
+	if err != nil {
+		return nil, err
+	}
+	if err := plan.Verify(p); err != nil {
+		return nil, fmt.Errorf("the plan of %s for this world is wrong: %w", s.Operator, err)
+	}
+	return p, nil
+}
