@@ -5,6 +5,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/mkrun/mkrun/internal/report"
 	pb "github.com/mkrun/mkrun/internal/session/sessionpb"
 	"github.com/mkrun/mkrun/internal/stdio"
 )
@@ -48,4 +49,12 @@ func exitCause(e *pb.RankExited, node int, host string) *pb.Cause {
 		return nil
 	}
 	return c
+}
+
+// Failure is the cause as the result document shows it.
+func Failure(c *pb.Cause) *report.Failure {
+	return &report.Failure{
+		Kind: causeKind(c.GetKind()), Node: int(c.GetNode()), Host: c.GetHost(), Rank: int(c.GetRank()),
+		Reason: c.GetReason(), LastLines: c.GetLastLines(), ExitStatus: int(c.GetExitStatus()),
+	}
 }

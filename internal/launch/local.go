@@ -55,6 +55,17 @@ func startLocal(ctx context.Context, self string, cfg AgentConfig, secret sessio
 	return a, nil
 }
 
+// end waits for the agent, which has been dismissed, and kills it once ctx is done.
+func (a *localAgent) end(ctx context.Context) {
+	_ = a.stdin.Close()
+	select {
+	case <-a.done:
+	case <-ctx.Done():
+		_ = a.cmd.Process.Kill()
+		<-a.done
+	}
+}
+
 // gone says how the agent ended and what it said last.
 func (a *localAgent) gone() string {
 	text := "its process ended"

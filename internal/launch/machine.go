@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"syscall"
 
 	pb "github.com/mkrun/mkrun/internal/session/sessionpb"
 	"github.com/mkrun/mkrun/internal/stdio"
@@ -224,19 +225,43 @@ func (m *machine) nodeDone(node int) { m.nodes[node].over = true }
 func (m *machine) fail(c *pb.Cause) []order {
 	if m.cause != nil {
 		complaint := m.cause.GetKind() == pb.Cause_RANK_ABORT
-		basic := c.GetKind() == pb.Cause_RANK_EXIT || c.GetKind() == pb.Cause_AGENT_LOST
+		basic := c.GetKind() == pb.Cause_RANK_EXIT || c.GetKind() == pb.Cause_AGENT_LOST || c.GetKind() == pb.Cause_LAUNCHER
 		if complaint && basic && c.GetRank() != m.cause.GetRank() {
 			m.cause = c
 		}
 		return nil
 	}
 	m.cause = c
-	return []order{{allNodes, &pb.ToAgent{Kind: &pb.ToAgent_Abort{Abort: &pb.Abort{Cause: c}}}}}
+	return m.abort()
+}
+
+// abort tells every agent to end its ranks, for the cause that is known.
+func (m *machine) abort() []order {
+	return []order{{allNodes, &pb.ToAgent{Kind: &pb.ToAgent_Abort{Abort: &pb.Abort{Cause: m.cause}}}}}
 }
 
 // signal passes a user's signal on to all ranks.
 func (m *machine) signal(number int) []order {
 	return []order{{allNodes, &pb.ToAgent{Kind: &pb.ToAgent_Signal{Signal: &pb.Signal{Number: int32(number)}}}}}
+}
+
+// interrupt is the user's wish to end the job: the ranks get the signal and may end as they like.
+func (m *machine) interrupt(sig syscall.Signal) []order {
+	if m.cause == nil {
+		m.cause = &pb.Cause{
+			Kind: pb.Cause_USER_SIGNAL, Node: -1, Rank: -1, Reason: fmt.Sprintf("ended by the user (%v)", sig),
+			ExitStatus: int32(stdio.StatusOfSignal(sig)),
+		}
+	}
+	if !m.begun {
+		return m.abort()
+	}
+	return m.signal(int(sig))
+}
+
+// kill ends all ranks without any grace: agents that are dismissed leave nothing behind.
+func (m *machine) kill() []order {
+	return []order{{allNodes, &pb.ToAgent{Kind: &pb.ToAgent_Shutdown{Shutdown: &pb.Shutdown{}}}}}
 }
 
 // over reports whether nothing of the job runs any more.

@@ -125,6 +125,17 @@ type Failure struct {
 	ExitStatus int      `json:"exit_status"`
 }
 
+// MarkFailed gives every rank of a job that was cut short its status: "error" for the one to blame,
+// "aborted" for the others.
+func (d *Document) MarkFailed() {
+	for i := range d.Ranks {
+		d.Ranks[i].Status = "aborted"
+		if d.Ranks[i].Rank == d.Failure.Rank {
+			d.Ranks[i].Status = string(Error)
+		}
+	}
+}
+
 // WriteJSON writes the document, and nothing else, as indented JSON.
 func (d *Document) WriteJSON(w io.Writer) error {
 	enc := json.NewEncoder(w)

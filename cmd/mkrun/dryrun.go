@@ -1,0 +1,54 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/mkrun/mkrun/internal/launch"
+	"github.com/mkrun/mkrun/internal/plan"
+	"github.com/mkrun/mkrun/internal/report"
+)
+
+// dryRun shows what a launch would start.
+func dryRun(w io.Writer, job *launch.Job) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "nothing was started. %d ranks on %d nodes would each run, in %s:\n  %s\n\n",
+		job.World.Size(), job.World.Nodes(), job.Dir, quoted(job.Argv))
+	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "RANK\tNODE\tHOST\tADDRESS\tLOCAL RANK")
+	for rank := range job.World.Size() {
+		node, local := job.World.Place(rank)
+		fmt.Fprintf(tw, "%d\t%d\t%s\t%s\t%d\n", rank, node, job.Hosts[node].Name, job.Hosts[node].Address, local)
+	}
+	fmt.Fprintln(tw, "\nENVIRONMENT\tOF RANK 0\tMEANING")
+	for _, v := range job.RankVariables(0, 0) {
+		if v.Name == "MASTER_PORT" {
+			v.Value = "(chosen at start)"
+		}
+		fmt.Fprintf(tw, "%s\t%s\t%s\n", v.Name, v.Value, v.Meaning)
+	}
+	if err := tw.Flush(); err != nil {
+		return fmt.Errorf("writing the dry run: %w", err)
+	}
+	fmt.Fprintf(&b, "and %d variables of this environment; not passed on: what other launchers set\n", len(job.Env))
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// quoted shows an argument list so that blanks in arguments can be told from those between them.
+func quoted(argv []string) string {
+	words := make([]string, 0, len(argv))
+	for _, a := range argv {
+		if a == "" || strings.ContainsAny(a, " \t\n\"'\\$`*?[]{}()<>|&;#~") {
+			a = fmt.Sprintf("%q", a)
+		}
+		words = append(words, a)
+	}
+	return strings.Join(words, " ")
+}
+
+func reportWorld(w plan.World) report.World {
+	return report.World{Nodes: w.Nodes(), PPN: report.PPN(w.PPN), Size: w.Size()}
+}

@@ -1,0 +1,181 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/mkrun/mkrun/internal/launch"
+	"github.com/mkrun/mkrun/internal/plan"
+	"github.com/mkrun/mkrun/internal/stdio"
+	"github.com/mkrun/mkrun/internal/suggest"
+)
+
+// launchFlags are the flags of mkrun launch that do not depend on what is launched.
+type launchFlags struct {
+	world worldFlags
+	run   runFlags
+
+	timeout      time.Duration
+	startTimeout time.Duration
+	abortGrace   time.Duration
+	grace        time.Duration
+
+	dir        string
+	tag        string
+	timestamps bool
+	dryRun     bool
+	json       bool
+	verbose    bool
+}
+
+// worldFlags say how many ranks there are, and where.
+type worldFlags struct {
+	nodes int
+	ppn   string
+}
+
+func (f *worldFlags) add(cmd *cobra.Command) {
+	fs := cmd.PersistentFlags()
+	fs.IntVar(&f.nodes, "nodes", 1, "nodes to pretend on this host, each with its own agent and loopback address")
+	fs.StringVar(&f.ppn, "ppn", "1", "ranks per node: a number, or one for each node as in 4,3")
+}
+
+// maxRanks keeps a typing error from asking for a million processes.
+const maxRanks = 4096
+
+func (f *worldFlags) world() (plan.World, error) {
+	if f.nodes < 1 {
+		return plan.World{}, fmt.Errorf("--nodes %d: at least one node is needed", f.nodes)
+	}
+	parts := strings.Split(f.ppn, ",")
+	if len(parts) != 1 && len(parts) != f.nodes {
+		return plan.World{}, fmt.Errorf("--ppn %s names %d nodes, --nodes says %d", f.ppn, len(parts), f.nodes)
+	}
+	var w plan.World
+	for node := range f.nodes {
+		text := strings.TrimSpace(parts[min(node, len(parts)-1)])
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 {
+			return plan.World{}, fmt.Errorf("--ppn %s: %q is not a number of ranks; give 1 or more", f.ppn, text)
+		}
+		w.PPN = append(w.PPN, n)
+		if n > maxRanks || w.Size() > maxRanks {
+			return plan.World{}, fmt.Errorf("--nodes %d --ppn %s: more than %d ranks on one host", f.nodes, f.ppn, maxRanks)
+		}
+	}
+	return w, nil
+}
+
+func newLaunch() *cobra.Command {
+	var f launchFlags
+	cmd := &cobra.Command{
+		Use:   "launch [flags] OPERATOR [operator flags]\n  mkrun launch [flags] -- COMMAND [ARGS]",
+		Short: "Start ranks on one or many nodes: a fused operator, or any program",
+		Long: `Starts one agent per node and, through it, the ranks. An operator is planned, the plan verified, executed,
+checked and timed. A program of your own runs as every rank, with MKRUN_* and torch's RANK, LOCAL_RANK,
+WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT set.
+
+The first failure ends the job with one message. Exit status: 0; the first failing rank's; 128+signal;
+1 check failed; 2 bad command line; 124 time-out; 125 a node or mkrun itself; 126/127 program not executable/found.`,
+		Example: `  mkrun launch --nodes 2 --ppn 2 --check ag_gemm --shape llama3-8b/mlp-up/tp4 --tokens 128
+  mkrun launch --nodes 2 --ppn 2 --json ag_gemm --m 2048 --n 1024 --k 1024 > result.json
+  mkrun launch --nodes 2 --ppn 4 --dry-run ag_gemm --shape llama3-70b/attn-qkv/tp8 --tokens 4096
+  mkrun launch --ppn 4 --timeout 10m -- python train.py --lr 1e-4`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if cmd.ArgsLenAtDash() == 0 && len(args) > 0 {
+				return nil
+			}
+			return &usageError{cmd.CommandPath(), notLaunched(args)}
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			for _, name := range runFlagNames {
+				if cmd.Flags().Changed(name) {
+					return &usageError{cmd.CommandPath(), fmt.Errorf("--%s is for operators; a program of your own takes its flags behind %q", name, args[0])}
+				}
+			}
+			return f.launchCommand(cmd, args)
+		},
+	}
+	f.world.add(cmd)
+	f.run.add(cmd)
+	fs := cmd.PersistentFlags()
+	fs.DurationVar(&f.timeout, "timeout", 0, "end the job after this long, e.g. 90s or 2h (0: never)")
+	fs.DurationVar(&f.startTimeout, "start-timeout", launch.DefaultStartTimeout, "end the job if not all ranks were started by then")
+	fs.DurationVar(&f.abortGrace, "abort-grace", launch.DefaultAbortGrace, "between SIGTERM and SIGKILL for the ranks left when one has failed")
+	fs.DurationVar(&f.grace, "grace", launch.DefaultGrace, "between your signal (Ctrl-C) and SIGKILL")
+	fs.StringVar(&f.dir, "wdir", "", "working directory of the ranks (default: this one)")
+	fs.StringVar(&f.tag, "tag", "rank", "what is in front of the ranks' output lines: rank, host or none")
+	fs.BoolVar(&f.timestamps, "timestamps", false, "put the time at which a line was written in front of it")
+	fs.BoolVar(&f.dryRun, "dry-run", false, "show ranks, nodes, environment and plan, and start nothing")
+	fs.BoolVar(&f.json, "json", false, "one JSON document on stdout and nothing else; the ranks' output goes to stderr")
+	fs.BoolVarP(&f.verbose, "verbose", "v", false, "log what launcher and agents do, on stderr")
+	for _, op := range operators {
+		cmd.AddCommand(newLaunchOperator(op, &f))
+	}
+	return cmd
+}
+
+// notLaunched says what is wrong with words that are neither an operator nor behind "--".
+func notLaunched(args []string) error {
+	names := make([]string, 0, len(operators))
+	for _, op := range operators {
+		names = append(names, op.name)
+	}
+	if len(args) == 0 {
+		return fmt.Errorf("nothing to launch: name an operator (%s), or your own program behind \"--\"", strings.Join(names, ", "))
+	}
+	return fmt.Errorf("unknown operator %q%s; known: %s. To run your own program: mkrun launch [flags] -- %s",
+		args[0], suggest.DidYouMean(args[0], names), strings.Join(names, ", "), strings.Join(args, " "))
+}
+
+// job fills in what the flags say.
+func (f *launchFlags) job() (*launch.Job, error) {
+	world, err := f.world.world()
+	if err != nil {
+		return nil, err
+	}
+	hosts, err := launch.Pretend(world.Nodes())
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range []struct {
+		flag  string
+		value time.Duration
+	}{{"--timeout", f.timeout}, {"--start-timeout", f.startTimeout}, {"--abort-grace", f.abortGrace}, {"--grace", f.grace}} {
+		if d.value < 0 {
+			return nil, fmt.Errorf("%s %v is negative", d.flag, d.value)
+		}
+	}
+	dir := f.dir
+	if dir == "" {
+		if dir, err = os.Getwd(); err != nil {
+			return nil, fmt.Errorf("finding the working directory: %w", err)
+		}
+	}
+	id, err := launch.NewID()
+	if err != nil {
+		return nil, err
+	}
+	return &launch.Job{
+		ID: id, World: world, Hosts: hosts, Dir: dir, Env: launch.BaseEnv(os.Environ()),
+		Timeout: f.timeout, StartTimeout: f.startTimeout, AbortGrace: f.abortGrace, Grace: f.grace,
+	}, nil
+}
+
+// checkStreams refuses combinations of output flags that cannot be.
+func (f *launchFlags) checkStreams() (stdio.Tag, error) {
+	tag, err := stdio.ParseTag(f.tag)
+	if err != nil {
+		return "", fmt.Errorf("--tag: %w", err)
+	}
+	if f.json && f.dryRun {
+		return "", errors.New("--json and --dry-run exclude each other: nothing was run that a document could tell about")
+	}
+	return tag, nil
+}

@@ -1,0 +1,24 @@
+package main
+
+import (
+	"context"
+	"io"
+
+	"github.com/mkrun/mkrun/internal/keeper"
+	"github.com/mkrun/mkrun/internal/launch"
+	"github.com/mkrun/mkrun/internal/request"
+)
+
+// members are the parts of a job that mkrun starts from its own binary. They are not for people, and
+// skip the command line so that they start fast.
+var members = map[string]func(ctx context.Context, args []string, stdin io.Reader, stderr io.Writer) int{
+	launch.AgentCommand: func(ctx context.Context, _ []string, stdin io.Reader, stderr io.Writer) int {
+		return launch.Agent(ctx, stdin, stderr)
+	},
+	keeper.CommandName: func(ctx context.Context, _ []string, _ io.Reader, _ io.Writer) int {
+		return keeper.Main(ctx)
+	},
+	launch.RankCommand: func(ctx context.Context, _ []string, _ io.Reader, stderr io.Writer) int {
+		return launch.Rank(ctx, stderr, request.Execute)
+	},
+}

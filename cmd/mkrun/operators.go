@@ -1,0 +1,189 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/mkrun/mkrun/internal/config"
+	"github.com/mkrun/mkrun/internal/launch"
+	"github.com/mkrun/mkrun/internal/plan"
+	"github.com/mkrun/mkrun/internal/request"
+)
+
+// operatorDef is what the command line says about an operator.
+type operatorDef struct {
+	name, short, long string
+	m, n, k           string // what the sizes mean
+}
+
+var operators = []operatorDef{
+	{
+		name:  "ag_gemm",
+		short: "AllGather, then a matrix product: C = (all rows of A) x B^T",
+		long: `AllGather + GEMM: every rank holds a part of A's rows and its own B, and ends with its own columns of the
+product of all of A, as in the first layer of a tensor-parallel MLP.
+
+     rank 0          rank r                      on every rank r
+   A: M/W x K  ...  A: M/W x K   --gather-->   A: M x K   x   B: N x K (transposed)   =   C: M x N
+
+M counts the rows of all ranks together (split as evenly as can be); N and K are one rank's. Products start
+with the rank's own rows and follow the others as they arrive.`,
+		m: "rows of A over all ranks (>= 1)",
+		n: "rows of B = columns of C on each rank (>= 1)",
+		k: "columns of A and B (a multiple of 8)",
+	},
+}
+
+// operatorFlags are the flags of one operator.
+type operatorFlags struct {
+	def operatorDef
+	req request.Request
+}
+
+// addShape adds what says how large the operator is and which settings it gets.
+func (f *operatorFlags) addShape(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	f.req.Operator = f.def.name
+	fs.Int64Var(&f.req.M, "m", 0, f.def.m)
+	fs.Int64Var(&f.req.N, "n", 0, f.def.n)
+	fs.Int64Var(&f.req.K, "k", 0, f.def.k)
+	fs.StringVar(&f.req.DType, "dtype", "bf16", "element type: bf16 or fp16; sums are fp32")
+	fs.StringVar(&f.req.Layer, "shape", "", "a real model's layer instead of --n and --k, e.g. llama3-8b/mlp-up/tp4")
+	fs.Int64Var(&f.req.Tokens, "tokens", 0, "the M of a named layer")
+	fs.StringVar(&f.req.Config, "config", "", "file with settings instead of the built-in configs/"+f.def.name+".yaml")
+	fs.IntVar(&f.req.Chunks, "chunks", 0, "pieces each shard travels in (0: as configured)")
+	_ = cmd.RegisterFlagCompletionFunc("shape", completeShapes)
+	_ = cmd.RegisterFlagCompletionFunc("dtype", cobra.FixedCompletions([]string{"bf16", "fp16"}, cobra.ShellCompDirectiveNoFileComp))
+}
+
+func completeShapes(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	shapes, err := config.LoadShapes()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	return shapes.Names(), cobra.ShellCompDirectiveNoFileComp
+}
+
+// addRun adds what says how the operator is run.
+func (f *operatorFlags) addRun(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.IntVar(&f.req.Tile, "tile", 0, "rows and columns of C a worker computes at once (0: as configured)")
+	fs.IntVar(&f.req.Workers[plan.RoleCompute], "compute-workers", 0, "workers that compute, per rank (0: as configured)")
+	fs.IntVar(&f.req.Workers[plan.RoleIntra], "intra-workers", 0, "workers that copy inside the node, per rank (0: as configured)")
+	fs.IntVar(&f.req.Workers[plan.RoleSend], "send-workers", 0, "workers that send to other nodes, per rank (0: as configured)")
+	fs.Float64Var(&f.req.Net.BandwidthGBs, "net-bandwidth", 0, "emulated bandwidth between nodes, GB/s per rank and direction (0: not limited)")
+	fs.DurationVar(&f.req.Net.Latency, "net-latency", 0, "emulated latency of each message between nodes, e.g. 50us")
+	fs.BoolVar(&f.req.Net.Reorder, "net-reorder", false, "deliver the pieces of messages between nodes out of order (seeded by --seed)")
+	fs.DurationVar(&f.req.WaitTimeout, "wait-timeout", 20*time.Second, "bound of every single wait of a rank for a flag or a peer")
+}
+
+// runFlags are the flags before the operator that only operators know.
+type runFlags struct {
+	engine        string
+	check         bool
+	iters, warmup int
+	seed          uint64
+}
+
+func (f *runFlags) add(cmd *cobra.Command) {
+	fs := cmd.PersistentFlags()
+	fs.StringVar(&f.engine, "engine", "auto", "what executes the plan: auto, cpu or cuda")
+	fs.BoolVar(&f.check, "check", false, "compare the result with an fp32 reference on fresh random data")
+	fs.IntVar(&f.iters, "iters", 5, "timed calls")
+	fs.IntVar(&f.warmup, "warmup", 1, "calls before the timed ones")
+	fs.Uint64Var(&f.seed, "seed", 1, "of the random data and of the reordering")
+	_ = cmd.RegisterFlagCompletionFunc("engine", cobra.FixedCompletions([]string{"auto", "cpu", "cuda"}, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// names of the flags above, which mean nothing to a program of the user's own.
+var runFlagNames = []string{"engine", "check", "iters", "warmup", "seed"}
+
+func newLaunchOperator(def operatorDef, f *launchFlags) *cobra.Command {
+	op := &operatorFlags{def: def}
+	cmd := &cobra.Command{
+		Use:   def.name + " [flags]",
+		Short: def.short,
+		Long:  def.long,
+		Example: fmt.Sprintf(`  mkrun launch --nodes 2 --ppn 2 --check %[1]s --m 512 --n 256 --k 1024
+  mkrun launch --nodes 2 --ppn 2 --iters 20 %[1]s --shape llama3-8b/mlp-up/tp4 --tokens 128
+  mkrun launch --nodes 2 %[1]s --m 512 --n 256 --k 1024 --net-bandwidth 0.1 --net-latency 1ms --net-reorder`, def.name),
+		Args: noMoreArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.launchOperator(cmd, op) },
+	}
+	op.addShape(cmd)
+	op.addRun(cmd)
+	return cmd
+}
+
+// noMoreArgs refuses words behind an operator.
+func noMoreArgs(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return &usageError{cmd.CommandPath(), fmt.Errorf("%q is not understood: %s takes flags only, such as --m 512", args[0], cmd.Name())}
+	}
+	return nil
+}
+
+// launchOperator runs an operator as ranks of mkrun's own.
+func (f *launchFlags) launchOperator(cmd *cobra.Command, op *operatorFlags) error {
+	tag, err := f.checkStreams()
+	if err != nil {
+		return &usageError{cmd.CommandPath(), err}
+	}
+	job, err := f.job()
+	if err != nil {
+		return &usageError{cmd.CommandPath(), err}
+	}
+	req := op.req
+	req.World, req.Engine, req.Check = job.World, f.run.engine, f.run.check
+	req.Iters, req.Warmup, req.Seed, req.Net.Seed = f.run.iters, f.run.warmup, f.run.seed, f.run.seed
+	resolved, err := req.Resolve()
+	if err != nil {
+		return &usageError{cmd.CommandPath(), err}
+	}
+	if job.Run, err = resolved.Run.Encode(); err != nil {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("finding the mkrun binary: %w", err)
+	}
+	job.Argv, job.Session = []string{self, launch.RankCommand}, true
+	if f.dryRun {
+		if err := dryRun(cmd.OutOrStdout(), job); err != nil {
+			return err
+		}
+		return describe(cmd.OutOrStdout(), resolved)
+	}
+	if !f.json {
+		announce(cmd.ErrOrStderr(), resolved)
+	}
+	outcome, err := runJob(cmd, f, job, tag)
+	doc := resolved.Outline()
+	if err == nil && outcome.Cause == nil {
+		if doc, err = resolved.Document(outcome.Reports); err != nil {
+			doc = resolved.Outline()
+		}
+	}
+	return f.conclude(cmd, doc, outcome, err)
+}
+
+// announce says what is about to run.
+func announce(w io.Writer, r *request.Resolved) {
+	s := r.Run.Shape
+	fmt.Fprintf(w, "mkrun: %s M=%d N=%d K=%d %v on %v; engine %s (%s)\n", r.Run.Operator, s.M, s.N, s.K, r.Run.DType, r.Run.World, r.Engine, r.EngineWhy)
+	if r.Layer != "" {
+		fmt.Fprintf(w, "mkrun: %s\n", r.Layer)
+	}
+}
+
+// describe prints the summary of a resolved run's plan.
+func describe(w io.Writer, r *request.Resolved) error {
+	if _, err := fmt.Fprintf(w, "\nengine %s (%s), settings from %s\n\n", r.Engine, r.EngineWhy, r.Source); err != nil {
+		return fmt.Errorf("writing the plan: %w", err)
+	}
+	return plan.Summary(w, r.Plan, r.Run.Shape, r.Run.DType.Size())
+}

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/mkrun/mkrun/internal/suggest"
+)
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "mkrun",
+		Short: "Launch fused multi-GPU, multi-node operators, and any program, as ranks",
+		Long: `mkrun runs operators in which communication hides inside one persistent kernel per rank,
+and starts, places, connects and watches the ranks, on one node or many.
+
+Without a GPU the CPU engine runs the same verified plans.`,
+		Example: `  # AllGather+GEMM of a Llama-3 8B layer on 2 pretended nodes x 2 ranks, checked
+  mkrun launch --nodes 2 --ppn 2 --check ag_gemm --shape llama3-8b/mlp-up/tp4 --tokens 128
+
+  # your own program as 4 ranks, with RANK, WORLD_SIZE, MASTER_ADDR, ... set
+  mkrun launch --ppn 4 -- python train.py
+
+  # what is here and what will not work
+  mkrun doctor`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return nil
+			}
+			var names []string
+			for _, c := range cmd.Commands() {
+				if c.IsAvailableCommand() {
+					names = append(names, c.Name())
+				}
+			}
+			return &usageError{cmd.CommandPath(), fmt.Errorf("unknown command %q%s", args[0], suggest.DidYouMean(args[0], names))}
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetFlagErrorFunc(flagError)
+	root.AddCommand(newLaunch(), newPlan(), newDoctor(), newVersion())
+	root.InitDefaultCompletionCmd()
+	return root
+}
+
+// flagError adds what a mistyped flag may have meant.
+func flagError(cmd *cobra.Command, err error) error {
+	return &usageError{cmd.CommandPath(), fmt.Errorf("%w%s", err, flagHint(cmd, err.Error()))}
+}

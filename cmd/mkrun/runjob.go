@@ -1,0 +1,127 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/mkrun/mkrun/internal/launch"
+	"github.com/mkrun/mkrun/internal/report"
+	"github.com/mkrun/mkrun/internal/stdio"
+)
+
+// begin is when this process started to do what it was told.
+var begin = time.Now()
+
+// runJob runs a job with the terminal's streams and signals.
+func runJob(cmd *cobra.Command, f *launchFlags, job *launch.Job, tag stdio.Tag) (*launch.Outcome, error) {
+	stdio.ReportBrokenPipes()
+	stdout := cmd.OutOrStdout()
+	if f.json {
+		stdout = cmd.ErrOrStderr()
+	}
+	hosts := make([]string, 0, len(job.Hosts))
+	for _, h := range job.Hosts {
+		hosts = append(hosts, h.Name)
+	}
+	level := slog.LevelWarn
+	if f.verbose {
+		level = slog.LevelDebug
+	}
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
+	defer signal.Stop(signals)
+	return launch.Run(cmd.Context(), job, launch.Options{
+		Mux: stdio.NewMux(stdio.MuxOptions{
+			Stdout: terminalOf(stdout), Stderr: terminalOf(cmd.ErrOrStderr()),
+			Tag: tag, Timestamps: f.timestamps, Ranks: job.World.Size(), Hosts: hosts,
+		}),
+		Notices: cmd.ErrOrStderr(),
+		Log:     slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: level})),
+		Verbose: f.verbose,
+		Signals: signals,
+		Begin:   begin,
+	})
+}
+
+// terminalOf describes a stream: only a terminal gets colour and progress lines in place.
+func terminalOf(w io.Writer) stdio.Output {
+	out := stdio.Output{Writer: w}
+	if file, ok := w.(*os.File); ok && stdio.IsTerminal(file) {
+		out.Terminal = true
+		out.Color = stdio.WantColor(file)
+		out.Width = func() int { return stdio.Width(file) }
+	}
+	return out
+}
+
+// launchCommand runs the user's own program as ranks.
+func (f *launchFlags) launchCommand(cmd *cobra.Command, argv []string) error {
+	tag, err := f.checkStreams()
+	if err != nil {
+		return &usageError{cmd.CommandPath(), err}
+	}
+	job, err := f.job()
+	if err != nil {
+		return &usageError{cmd.CommandPath(), err}
+	}
+	job.Argv = argv
+	if f.dryRun {
+		return dryRun(cmd.OutOrStdout(), job)
+	}
+	outcome, err := runJob(cmd, f, job, tag)
+	doc := report.Document{Schema: report.Schema, Status: report.Pass, World: reportWorld(job.World)}
+	for rank := range job.World.Size() {
+		node, local := job.World.Place(rank)
+		doc.Ranks = append(doc.Ranks, report.Rank{Rank: rank, Node: node, LocalRank: local, Status: string(report.Pass)})
+	}
+	return f.conclude(cmd, &doc, outcome, err)
+}
+
+// conclude prints how a job ended and turns it into the exit status.
+func (f *launchFlags) conclude(cmd *cobra.Command, doc *report.Document, outcome *launch.Outcome, err error) error {
+	status := 0
+	switch {
+	case err != nil:
+		doc.Status = report.Error
+		doc.Failure = &report.Failure{Kind: "launcher", Node: -1, Rank: -1, Reason: err.Error(), ExitStatus: stdio.StatusLauncher}
+		fmt.Fprintf(cmd.ErrOrStderr(), "mkrun: %v\n", err)
+		status = stdio.StatusLauncher
+	case outcome.Cause != nil:
+		doc.Status = report.Error
+		doc.Failure = launch.Failure(outcome.Cause)
+		doc.StartMS = outcome.Started.Seconds() * 1e3
+		fmt.Fprintln(cmd.ErrOrStderr(), launch.CauseText(outcome.Cause))
+		status = outcome.ExitStatus()
+	default:
+		doc.StartMS = outcome.Started.Seconds() * 1e3
+		if doc.Status == report.Fail {
+			status = statusCheckFailed
+		}
+	}
+	if doc.Failure != nil {
+		doc.MarkFailed()
+	}
+	if f.json {
+		if err := doc.WriteJSON(cmd.OutOrStdout()); err != nil {
+			return err
+		}
+	} else if doc.TimeMS != nil {
+		if err := doc.WriteTable(cmd.OutOrStdout()); err != nil {
+			return err
+		}
+	}
+	if status != 0 {
+		return exitStatus(status)
+	}
+	return nil
+}
+
+// statusCheckFailed is the exit status of a job that ran to its end with wrong results.
+const statusCheckFailed = 1

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+// binaryDir holds the mkrun that the scripts run: agents, keepers and ranks are that binary too.
+var binaryDir string
+
+func TestMain(m *testing.M) { os.Exit(testMain(m)) }
+
+func testMain(m *testing.M) int {
+	var err error
+	if binaryDir, err = os.MkdirTemp("", "mkrun-test-"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer func() { _ = os.RemoveAll(binaryDir) }()
+	args := []string{"build", "-o", filepath.Join(binaryDir, "mkrun")}
+	if raceEnabled {
+		args = append(args, "-race")
+	}
+	build := exec.CommandContext(context.Background(), "go", append(args, ".")...)
+	if out, err := build.CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "building mkrun: %v\n%s", err, out)
+		return 1
+	}
+	return m.Run()
+}
+
+// Every .txtar under testdata/script is one promise of the manual, run with the real binary.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/script",
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("PATH", binaryDir+string(os.PathListSeparator)+os.Getenv("PATH"))
+			// Whatever a job leaves behind carries this mark in its environment.
+			env.Setenv("MARK", fmt.Sprintf("%s-%d-%s", "mkrun-script", os.Getpid(), filepath.Base(env.WorkDir)))
+			env.Defer(func() {
+				if left := marked(env.Getenv("MARK")); len(left) > 0 {
+					panic(fmt.Sprintf("processes are left: %v", left))
+				}
+			})
+			return nil
+		},
+		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
+			"status":   cmdStatus,
+			"jsonhas":  cmdJSONHas,
+			"nobody":   cmdNobody,
+			"nosecret": cmdNoSecret,
+			"killone":  cmdKillOne,
+			"waitfor":  cmdWaitFor,
+		},
+	})
+}
+
+// cmdStatus runs a command and wants an exact exit status: status 3 mkrun launch ...
+func cmdStatus(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: status N command [args]")
+	}
+	err := ts.Exec(args[1], args[2:]...)
+	got := 0
+	if err != nil {
+		exit, ok := err.(*exec.ExitError)
+		if !ok {
+			ts.Fatalf("%s: %v", args[1], err)
+		}
+		got = exit.ExitCode()
+	}
+	if fmt.Sprint(got) != args[0] {
+		ts.Fatalf("exit status %d, want %s", got, args[0])
+	}
+}
+
+// marked lists the live processes with a mark in their environment.
+func marked(mark string) []string {
+	var found []string
+	environs, _ := filepath.Glob("/proc/[0-9]*/environ")
+	for _, path := range environs {
+		data, err := os.ReadFile(path)
+		if err != nil || !strings.Contains(string(data), "MARK="+mark+"\x00") {
+			continue
+		}
+		dir := filepath.Dir(path)
+		cmdline, err := os.ReadFile(filepath.Join(dir, "cmdline"))
+		if err == nil && len(cmdline) > 0 {
+			found = append(found, filepath.Base(dir)+" "+strings.ReplaceAll(string(cmdline), "\x00", " "))
+		}
+	}
+	return found
+}
+
+// cmdNobody wants that no process of this script is left.
+func cmdNobody(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 0 {
+		ts.Fatalf("usage: nobody")
+	}
+	var left []string
+	poll(ts, func() bool { left = marked(ts.Getenv("MARK")); return len(left) == 0 },
+		func() string { return fmt.Sprintf("processes are left: %v", left) })
+}
+
+// pollLimit bounds every wait of a script for something that other processes do.
+const pollLimit = 30 * time.Second
+
+func poll(ts *testscript.TestScript, done func() bool, failure func() string) {
+	for end := time.Now().Add(pollLimit); !done(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			ts.Fatalf("%s", failure())
+		}
+	}
+}
+
+// cmdWaitFor waits until a file exists: waitfor path
+func cmdWaitFor(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 1 {
+		ts.Fatalf("usage: waitfor file...")
+	}
+	for _, arg := range args {
+		path := ts.MkAbs(arg)
+		poll(ts, func() bool { _, err := os.Stat(path); return err == nil }, func() string { return arg + " does not appear" })
+	}
+}

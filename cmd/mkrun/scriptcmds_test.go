@@ -1,0 +1,116 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+// cmdJSONHas wants values in the JSON document a command printed: jsonhas stdout status=pass world.size=4 plan.verified=true
+func cmdJSONHas(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: jsonhas file path=value...")
+	}
+	dec := json.NewDecoder(bytes.NewReader([]byte(ts.ReadFile(args[0]))))
+	dec.UseNumber()
+	var doc any
+	if err := dec.Decode(&doc); err != nil {
+		ts.Fatalf("%s is not JSON: %v", args[0], err)
+	}
+	if dec.More() {
+		ts.Fatalf("%s has more than one document", args[0])
+	}
+	for _, want := range args[1:] {
+		path, value, compare := strings.Cut(want, "=")
+		got, err := lookup(doc, strings.Split(path, "."))
+		if err != nil {
+			ts.Fatalf("%s: %v", path, err)
+		}
+		if compare && fmt.Sprint(got) != value {
+			ts.Fatalf("%s is %v, want %s", path, got, value)
+		}
+	}
+}
+
+func lookup(doc any, path []string) (any, error) {
+	for _, key := range path {
+		switch d := doc.(type) {
+		case map[string]any:
+			v, ok := d[key]
+			if !ok {
+				return nil, fmt.Errorf("no key %q", key)
+			}
+			doc = v
+		case []any:
+			i, err := strconv.Atoi(key)
+			if err != nil || i < 0 || i >= len(d) {
+				return nil, fmt.Errorf("no element %q of %d", key, len(d))
+			}
+			doc = d[i]
+		default:
+			return nil, fmt.Errorf("%q: not inside an object or list", key)
+		}
+	}
+	return doc, nil
+}
+
+// cmdKillOne sends a signal to one process of this script whose command line matches: killone KILL 'mkrun agent'
+func cmdKillOne(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: killone SIGNAL pattern")
+	}
+	signals := map[string]syscall.Signal{"KILL": syscall.SIGKILL, "INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "STOP": syscall.SIGSTOP}
+	sig, ok := signals[args[0]]
+	if !ok {
+		ts.Fatalf("unknown signal %s", args[0])
+	}
+	pattern := regexp.MustCompile(args[1])
+	for _, p := range marked(ts.Getenv("MARK")) {
+		pid, line, _ := strings.Cut(p, " ")
+		if !pattern.MatchString(line) {
+			continue
+		}
+		n, err := strconv.Atoi(pid)
+		ts.Check(err)
+		ts.Check(syscall.Kill(n, sig))
+		return
+	}
+	ts.Fatalf("no process of this script matches %s; there are %q", args[1], marked(ts.Getenv("MARK")))
+}
+
+// cmdNoSecret looks into every process of the running job for the job's secret, which the launcher alone can tell
+// apart from noise: it wants that no argument list and no environment holds 32 bytes in hex or base64.
+func cmdNoSecret(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 0 {
+		ts.Fatalf("usage: nosecret")
+	}
+	looksSecret := regexp.MustCompile(`(^|[^0-9A-Za-z+/_-])([0-9a-fA-F]{64}|[0-9A-Za-z+/_-]{43}=?)($|[^0-9A-Za-z+/_=-])`)
+	before := map[string]bool{} // what this test's own environment holds is no secret of the job
+	for _, kv := range os.Environ() {
+		before[kv] = true
+	}
+	processes := marked(ts.Getenv("MARK"))
+	if len(processes) < 5 {
+		ts.Fatalf("only %d processes run: %q", len(processes), processes)
+	}
+	for _, p := range processes {
+		pid, _, _ := strings.Cut(p, " ")
+		for _, file := range []string{"cmdline", "environ"} {
+			data, err := os.ReadFile(filepath.Join("/proc", pid, file))
+			ts.Check(err)
+			for _, item := range strings.Split(string(data), "\x00") {
+				if !before[item] && looksSecret.MatchString(item) {
+					ts.Fatalf("%s of %s holds what looks like a secret: %q", file, p, item)
+				}
+			}
+		}
+	}
+}

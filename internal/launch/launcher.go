@@ -1,0 +1,337 @@
+package launch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/mkrun/mkrun/internal/keeper"
+	"github.com/mkrun/mkrun/internal/session"
+	pb "github.com/mkrun/mkrun/internal/session/sessionpb"
+	"github.com/mkrun/mkrun/internal/stdio"
+	"github.com/mkrun/mkrun/internal/version"
+)
+
+// Options are what the launcher needs besides the job.
+type Options struct {
+	Mux     *stdio.Mux       // where the ranks' output goes; closed by Run
+	Notices io.Writer        // one-line notices to the user, usually stderr
+	Log     *slog.Logger     // for people who debug mkrun
+	Verbose bool             // agents log too
+	Signals <-chan os.Signal // the user's
+	Begin   time.Time        // when the command was given
+}
+
+// Outcome is how a job ended.
+type Outcome struct {
+	Cause   *pb.Cause     // nil: every rank ended with status 0
+	Reports [][]byte      // of the ranks, by rank; nil where a rank did not report
+	Started time.Duration // from the command to the first barrier that all ranks passed, or to their start; 0 if never
+}
+
+// ExitStatus is what mkrun launch ends with.
+func (o *Outcome) ExitStatus() int {
+	if o.Cause == nil {
+		return 0
+	}
+	return int(o.Cause.GetExitStatus())
+}
+
+// endLimit bounds the time between the order to end and the end, beyond the ranks' own grace.
+const endLimit = 5 * time.Second
+
+// Run runs a job to its end. The error is for a launcher that could not even begin; whatever happens
+// later is the Outcome's cause. When it returns, nothing of the job is left on this host.
+func Run(ctx context.Context, job *Job, opts Options) (*Outcome, error) {
+	// An agent that is killed leaves its keeper to this process.
+	if err := keeper.BecomeSubreaper(); err != nil {
+		return nil, err
+	}
+	l := &launcher{job: job, opts: opts, machine: newMachine(job), secret: session.NewSecret(), gone: make(chan int, job.World.Nodes())}
+	var err error
+	l.head, err = session.NewHead(session.HeadConfig{
+		Job: job.ID, Generation: 1, Secret: l.secret, Nodes: job.World.Nodes(), Build: version.Get().BuildID(), Log: opts.Log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	// Pretended nodes all reach the loopback address of the first.
+	var lc net.ListenConfig
+	listener, err := lc.Listen(ctx, "tcp", net.JoinHostPort(job.Hosts[0].Address, "0"))
+	if err != nil {
+		return nil, fmt.Errorf("listening for agents: %w", err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- l.head.Serve(context.WithoutCancel(ctx), listener) }()
+
+	l.output = newOutputQueue(opts.Mux)
+	l.startAgents(ctx, listener.Addr().String())
+	l.follow(ctx)
+	l.machine.conclude()
+	l.end()
+	if err := <-served; err != nil {
+		opts.Log.Warn("serving agents", "error", err)
+	}
+	if err := l.output.close(); err != nil && !errors.Is(err, syscall.EPIPE) {
+		opts.Log.Warn("writing the ranks' output", "error", err)
+	}
+	out := &Outcome{Cause: l.machine.cause, Started: l.started}
+	for _, r := range l.machine.ranks {
+		out.Reports = append(out.Reports, r.report)
+	}
+	return out, nil
+}
+
+type launcher struct {
+	job     *Job
+	opts    Options
+	machine *machine
+	secret  session.Secret
+	head    *session.Head
+	agents  []*localAgent // by node; nil if it could not be started
+	gone    chan int      // nodes whose agent process has ended
+	output  *outputQueue
+	started time.Duration
+	signals int
+	giveUp  <-chan time.Time // set once the job has to end
+}
+
+func (l *launcher) startAgents(ctx context.Context, parent string) {
+	l.agents = make([]*localAgent, len(l.job.Hosts))
+	self, err := os.Executable()
+	var log io.Writer
+	if l.opts.Verbose {
+		log = l.opts.Notices
+	}
+	for node, host := range l.job.Hosts {
+		if err == nil {
+			cfg := AgentConfig{
+				Job: l.job.ID, Generation: 1, Node: node, Nodes: len(l.job.Hosts), Name: host.Name, Address: host.Address,
+				Parents: []string{parent}, Verbose: l.opts.Verbose,
+			}
+			l.agents[node], err = startLocal(ctx, self, cfg, l.secret, log)
+		}
+		if err != nil {
+			l.order(l.machine.fail(l.machine.nodeCause(pb.Cause_LAUNCHER, node, err.Error())))
+			return
+		}
+		go func() {
+			<-l.agents[node].done
+			l.gone <- node
+		}()
+	}
+}
+
+// follow runs the job until nothing of it is left, or it must be given up.
+func (l *launcher) follow(ctx context.Context) {
+	startTimer, timer := timerOf(l.job.StartTimeout), timerOf(l.job.Timeout)
+	var grace <-chan time.Time
+	done := ctx.Done()
+	for !l.machine.over() {
+		var orders []order
+		select {
+		case ev, ok := <-l.head.Events():
+			if !ok {
+				return
+			}
+			orders = l.take(ev)
+			if l.machine.allStarted() {
+				startTimer = nil
+			}
+		case node := <-l.gone:
+			orders = l.agentGone(node)
+		case sig := <-l.opts.Signals:
+			orders = l.userSignal(sig)
+			if grace == nil && l.machine.cause != nil {
+				grace = time.After(l.job.Grace)
+			}
+		case <-done:
+			done = nil
+			orders = l.machine.fail(noPlace(pb.Cause_LAUNCHER, context.Cause(ctx).Error(), stdio.StatusLauncher))
+		case <-startTimer:
+			orders = l.machine.fail(noPlace(pb.Cause_TIMEOUT, fmt.Sprintf(
+				"not all ranks were started within %v (--start-timeout):%s", l.job.StartTimeout, l.machine.states()), stdio.StatusTimeout))
+		case <-timer:
+			orders = l.machine.fail(noPlace(pb.Cause_TIMEOUT, fmt.Sprintf(
+				"the job did not end within %v (--timeout):%s%s", l.job.Timeout, l.machine.states(), l.waiting()), stdio.StatusTimeout))
+		case <-grace:
+			orders = l.machine.abort()
+			l.giveUp = time.After(l.job.AbortGrace + endLimit)
+		case <-l.giveUp:
+			l.opts.Log.Warn("agents do not come to an end; killing them")
+			return
+		}
+		l.order(orders)
+	}
+}
+
+// take lets the machine act on what an agent said.
+func (l *launcher) take(ev session.HeadEvent) []order {
+	m, node := l.machine, ev.Node
+	switch {
+	case ev.Lost != nil:
+		return m.lost(node, ev.Lost.Reason+l.lastWords(node))
+	case ev.Left:
+		m.nodeDone(node)
+		return nil
+	case ev.Refused != nil:
+		if node < 0 {
+			return nil // a stranger
+		}
+		return m.fail(m.nodeCause(pb.Cause_LAUNCHER, node, "its agent was refused: "+ev.Refused.Reason))
+	case ev.Barrier == 1:
+		l.started = time.Since(l.opts.Begin)
+		return nil
+	case ev.Message == nil:
+		return nil
+	}
+	switch k := ev.Message.Kind.(type) {
+	case *pb.FromAgent_Hello:
+		return m.hello(node, k.Hello)
+	case *pb.FromAgent_Facts:
+		return m.factsFrom(node, k.Facts.GetJson())
+	case *pb.FromAgent_RankStarted:
+		m.started(int(k.RankStarted.GetRank()), int(k.RankStarted.GetPid()))
+		if !l.job.Session && l.started == 0 && m.allStarted() {
+			l.started = time.Since(l.opts.Begin)
+		}
+	case *pb.FromAgent_Attached:
+		m.attached(int(k.Attached.GetRank()))
+	case *pb.FromAgent_RankExited:
+		return m.exited(node, k.RankExited)
+	case *pb.FromAgent_Report:
+		m.reported(int(k.Report.GetRank()), k.Report.GetJson())
+	case *pb.FromAgent_Abort:
+		return m.abortRequested(node, k.Abort)
+	case *pb.FromAgent_Output:
+		o := k.Output
+		l.output.put(frame{
+			rank: int(o.GetRank()), host: l.job.Hosts[node].Name,
+			stream: stdio.Stream(o.GetStream()), data: o.GetData(), at: time.Unix(0, o.GetUnixNs()),
+		})
+	case *pb.FromAgent_NodeDone:
+		m.nodeDone(node)
+	case *pb.FromAgent_Member:
+		l.opts.Log.Debug("gossip", "from", node, "node", k.Member.GetNode(), "alive", k.Member.GetAlive())
+	case *pb.FromAgent_Log:
+		l.opts.Log.Debug(k.Log.GetText(), "node", node)
+	}
+	return nil
+}
+
+// agentGone handles the end of an agent's process. If it had joined, its stream tells the same and
+// more; if it never said hello, this is all there will be.
+func (l *launcher) agentGone(node int) []order {
+	if l.machine.nodes[node].hello != nil {
+		return nil
+	}
+	return l.machine.lost(node, "it ended before it joined the job"+l.lastWords(node))
+}
+
+func (l *launcher) lastWords(node int) string {
+	a := l.agents[node]
+	if a == nil {
+		return ""
+	}
+	select {
+	case <-a.done:
+		return " (" + a.gone() + ")"
+	default:
+		return ""
+	}
+}
+
+// userSignal passes a signal on. The first one that ends programs gives the ranks their grace; the next kills.
+func (l *launcher) userSignal(sig os.Signal) []order {
+	s, ok := sig.(syscall.Signal)
+	if !ok {
+		return nil
+	}
+	if s == syscall.SIGUSR1 || s == syscall.SIGUSR2 {
+		return l.machine.signal(int(s))
+	}
+	l.signals++
+	if l.signals == 1 {
+		fmt.Fprintf(l.opts.Notices, "mkrun: %v: passed on to all ranks, which have %v to end; once more kills them\n", sig, l.job.Grace)
+		return l.machine.interrupt(s)
+	}
+	fmt.Fprintf(l.opts.Notices, "mkrun: %v again: killing all ranks\n", sig)
+	l.giveUp = time.After(endLimit)
+	return l.machine.kill()
+}
+
+// waiting says what the ranks that wait in the session wait for.
+func (l *launcher) waiting() string {
+	fence, barrier := l.head.Waiting()
+	text := ""
+	if len(fence) > 0 && len(fence) < l.job.World.Size() {
+		text += fmt.Sprintf("\n  the others wait in a fence for ranks %v", fence)
+	}
+	if len(barrier) > 0 && len(barrier) < l.job.World.Size() {
+		text += fmt.Sprintf("\n  the others wait in a barrier for ranks %v", barrier)
+	}
+	return text
+}
+
+// order sends what the machine wants said. An agent that cannot be reached is an event of its own.
+func (l *launcher) order(orders []order) {
+	for _, o := range orders {
+		var err error
+		switch {
+		case o.msg.GetRoster() != nil:
+			err = l.head.PushRoster(o.msg.GetRoster())
+		case o.node == allNodes:
+			err = l.head.Broadcast(o.msg)
+		default:
+			err = l.head.Send(o.node, o.msg)
+		}
+		if err != nil {
+			l.opts.Log.Warn("ordering an agent", "node", o.node, "error", err)
+		}
+		if o.msg.GetAbort() != nil && l.giveUp == nil {
+			l.giveUp = time.After(l.job.AbortGrace + endLimit)
+		}
+	}
+}
+
+// end dismisses the agents and makes sure that nothing is left on this host.
+func (l *launcher) end() {
+	if err := l.head.Broadcast(&pb.ToAgent{Kind: &pb.ToAgent_Shutdown{Shutdown: &pb.Shutdown{}}}); err != nil {
+		l.opts.Log.Warn("dismissing the agents", "error", err)
+	}
+	go func() {
+		for ev := range l.head.Events() { // late output still counts
+			l.take(ev)
+		}
+	}()
+	closeCtx, cancel := context.WithTimeout(context.Background(), leaveLimit)
+	defer cancel()
+	l.head.Close(closeCtx)
+	for _, a := range l.agents {
+		if a != nil {
+			a.end(closeCtx)
+		}
+	}
+	left, err := keeper.KillDescendants()
+	if err != nil || len(left) > 0 {
+		l.opts.Log.Error("processes are left that could not be killed", "processes", left, "error", err)
+	}
+}
+
+func noPlace(kind pb.Cause_Kind, reason string, status int) *pb.Cause {
+	return &pb.Cause{Kind: kind, Node: -1, Rank: -1, Reason: reason, ExitStatus: int32(status)}
+}
+
+// timerOf is nil, and never fires, for a bound of 0.
+func timerOf(d time.Duration) <-chan time.Time {
+	if d <= 0 {
+		return nil
+	}
+	return time.After(d)
+}

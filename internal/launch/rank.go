@@ -1,0 +1,118 @@
+package launch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/mkrun/mkrun/internal/engine"
+	"github.com/mkrun/mkrun/internal/session"
+	"github.com/mkrun/mkrun/internal/stdio"
+	"github.com/mkrun/mkrun/internal/version"
+)
+
+// RankCommand is the hidden subcommand of mkrun whose body is Rank.
+const RankCommand = "rank"
+
+// attachLimit bounds how long a rank waits for its agent's first answer.
+const attachLimit = 30 * time.Second
+
+// Place is where a rank runs.
+type Place struct {
+	Rank    int
+	Address string // of its node, to listen on
+}
+
+// Execute runs what a job is for on one rank and returns the rank's report. When ctx ends it returns soon.
+type Execute func(ctx context.Context, run []byte, at Place, boot engine.Bootstrap) (report []byte, err error)
+
+// Rank is the body of a rank process of an operator: it attaches to its agent, executes, and reports. A
+// failure of its own it tells the head before it leaves, so that the reason is known everywhere.
+// It returns the exit status.
+func Rank(ctx context.Context, stderr io.Writer, execute Execute) int {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	defer signal.Stop(signals)
+	go func() {
+		select {
+		case s := <-signals:
+			cancel(endedBySignal(s.(syscall.Signal)))
+		case <-ctx.Done():
+		}
+	}()
+	rank, err := attach(ctx)
+	if err != nil {
+		fmt.Fprintf(stderr, "mkrun rank: %v\n", err)
+		return stdio.StatusLauncher
+	}
+	defer rank.Close()
+	go func() {
+		if cause, ok := <-rank.Aborted(); ok {
+			cancel(fmt.Errorf("%w: %s", errAborted, cause.GetReason()))
+		}
+	}()
+	info := rank.Info()
+	at := Place{Rank: info.Rank}
+	for _, n := range info.Roster.GetNodes() {
+		if first := int(n.GetFirstRank()); info.Rank >= first && info.Rank < first+int(n.GetRanks()) {
+			at.Address = n.GetAddress()
+		}
+	}
+	report, err := execute(ctx, info.Run, at, rank)
+	if err == nil {
+		err = rank.Report(ctx, report)
+	}
+	return leave(ctx, rank, stderr, err)
+}
+
+var errAborted = errors.New("the job was aborted")
+
+// endedBySignal ends a rank that was told to leave.
+type endedBySignal syscall.Signal
+
+func (s endedBySignal) Error() string { return syscall.Signal(s).String() }
+
+func attach(ctx context.Context) (*session.Rank, error) {
+	control, broker, err := session.InheritedFiles()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, attachLimit)
+	defer cancel()
+	return session.Attach(ctx, control, broker, version.Get().BuildID())
+}
+
+// leave turns how a rank's run ended into its exit status, and tells the head if it is the first to know.
+func leave(ctx context.Context, s *session.Rank, stderr io.Writer, err error) int {
+	if err == nil {
+		return 0
+	}
+	why := context.Cause(ctx)
+	var bySignal endedBySignal
+	var aborted *session.AbortedError
+	switch {
+	case errors.As(why, &bySignal):
+		return stdio.StatusOfSignal(syscall.Signal(bySignal))
+	case errors.Is(why, errAborted), errors.As(err, &aborted):
+		return exitAborted
+	}
+	status := 1
+	var wait *engine.WaitError
+	if errors.As(err, &wait) {
+		status = stdio.StatusTimeout
+	}
+	// The context may be what failed; the request must go out all the same.
+	tell, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveLimit)
+	defer cancel()
+	if tellErr := s.RequestAbort(tell, err.Error(), status); tellErr != nil {
+		fmt.Fprintf(stderr, "mkrun rank: %v\nmkrun rank: %v\n", err, tellErr)
+	}
+	return status
+}

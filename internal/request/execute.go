@@ -1,0 +1,64 @@
+package request
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/mkrun/mkrun/internal/engine"
+	"github.com/mkrun/mkrun/internal/engine/cpu"
+	"github.com/mkrun/mkrun/internal/launch"
+	"github.com/mkrun/mkrun/internal/operator"
+	"github.com/mkrun/mkrun/internal/report"
+)
+
+// Execute runs a resolved request's run on one rank: what a rank process does between joining and leaving.
+func Execute(ctx context.Context, run []byte, at launch.Place, boot engine.Bootstrap) ([]byte, error) {
+	spec, err := operator.Decode(run)
+	if err != nil {
+		return nil, err
+	}
+	result, err := operator.Run(ctx, cpu.New(), spec, operator.Rank{Rank: at.Rank, ListenAddr: at.Address, Bootstrap: boot})
+	if err != nil {
+		return nil, err
+	}
+	encoded, err := json.Marshal(result)
+	if err != nil {
+		return nil, fmt.Errorf("encoding the result: %w", err)
+	}
+	return encoded, nil
+}
+
+// Document merges what the ranks reported into the job's result.
+func (out *Resolved) Document(reports [][]byte) (*report.Document, error) {
+	results := make([]operator.RankResult, len(reports))
+	for rank, raw := range reports {
+		if err := json.Unmarshal(raw, &results[rank]); err != nil {
+			return nil, fmt.Errorf("reading the report of rank %d: %w", rank, err)
+		}
+	}
+	doc, err := operator.Merge(out.Run, out.Plan, out.Net, results)
+	if err != nil {
+		return nil, err
+	}
+	doc.Config = &report.Config{Source: out.Source}
+	return doc, nil
+}
+
+// Outline is the document of a job that did not run to its end: what was asked for, without results.
+func (out *Resolved) Outline() *report.Document {
+	run := &out.Run
+	counts := out.Plan.Counts()
+	doc := &report.Document{
+		Schema: report.Schema, Status: report.Error, Operator: run.Operator, Shape: &run.Shape, DType: run.DType.String(),
+		World:  report.World{Nodes: run.World.Nodes(), PPN: run.World.PPN, Size: run.World.Size()},
+		Engine: out.Engine, Net: out.Net, Seed: run.Seed,
+		Plan:   &report.Plan{Transfers: counts.Transfers, Segments: counts.Segments, Flags: counts.Flags, Verified: true},
+		Config: &report.Config{Source: out.Source},
+	}
+	for rank := range run.World.Size() {
+		node, local := run.World.Place(rank)
+		doc.Ranks = append(doc.Ranks, report.Rank{Rank: rank, Node: node, LocalRank: local})
+	}
+	return doc
+}

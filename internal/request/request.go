@@ -1,0 +1,223 @@
+// Package request turns what a user asked an operator for (a named layer or three sizes, an engine,
+// a few overrides) into a complete run, or into an error before anything starts.
+package request
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"runtime"
+	"time"
+
+	"github.com/mkrun/mkrun/internal/config"
+	"github.com/mkrun/mkrun/internal/engine"
+	"github.com/mkrun/mkrun/internal/engine/cpu"
+	"github.com/mkrun/mkrun/internal/operator"
+	"github.com/mkrun/mkrun/internal/plan"
+)
+
+// Request is what a user asked for. Zero values of the overrides mean "as configured".
+type Request struct {
+	Operator string
+	World    plan.World
+	M, N, K  int64  // 0: not given
+	Layer    string // name of a layer in the catalogue, instead of N and K
+	Tokens   int64  // M of that layer; 0: not given
+	DType    string
+	Engine   string // auto, cpu or cuda
+	Config   string // file with settings, instead of the built-in ones
+
+	Check  bool
+	Iters  int
+	Warmup int
+	Seed   uint64
+
+	Net         engine.Net
+	WaitTimeout time.Duration
+
+	Chunks  int
+	Tile    int
+	Workers [plan.NumRoles]int
+}
+
+// Resolved is a run that can start.
+type Resolved struct {
+	Run       operator.RunSpec
+	Plan      *plan.Plan // verified
+	Engine    string     // "cpu"
+	EngineWhy string
+	Net       string // what carries bytes between nodes
+	Source    string // where the settings came from
+	Layer     string // what the layer is, with its source; "" if sizes were given
+}
+
+// defaultChunks is the number of pieces a shard travels in where the configuration is silent: enough for the
+// product to start before the whole shard has come, few enough that each piece is worth its message.
+const defaultChunks = 4
+
+// Resolve completes the request, and refuses what this host has no memory for.
+func (r Request) Resolve() (*Resolved, error) {
+	out, err := r.ResolvePlan()
+	if err != nil {
+		return nil, err
+	}
+	if err := out.checkMemory(); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// ResolvePlan is Resolve for those who only want to look at the plan: it may be for a larger machine.
+func (r Request) ResolvePlan() (*Resolved, error) {
+	if err := r.World.Validate(); err != nil {
+		return nil, err
+	}
+	var out Resolved
+	var err error
+	if out.Engine, out.EngineWhy, err = chooseEngine(r.Engine); err != nil {
+		return nil, err
+	}
+	shape, err := r.shape(&out)
+	if err != nil {
+		return nil, err
+	}
+	dtype, err := engine.ParseDType(r.DType)
+	if err != nil {
+		return nil, fmt.Errorf("--dtype: %w", err)
+	}
+	out.Net = "none"
+	fabric := ""
+	if r.World.Nodes() > 1 {
+		out.Net, fabric = "tcp", "tcp"
+	}
+	entries, err := config.LoadOperator(r.Operator, r.Config)
+	if err != nil {
+		return nil, err
+	}
+	ppn := 0
+	for _, n := range r.World.PPN {
+		ppn = max(ppn, n)
+	}
+	choice := entries.Lookup(config.Query{
+		Engine: out.Engine, DType: dtype.String(), M: shape.M, N: shape.N, K: shape.K,
+		Nodes: r.World.Nodes(), PPN: ppn, Fabric: fabric,
+	})
+	out.Source = choice.Source
+	out.Run = operator.RunSpec{
+		Operator: r.Operator, Shape: shape, DType: dtype, World: r.World,
+		Chunks: first(r.Chunks, choice.Settings.Chunks, defaultChunks),
+		Tile:   first(r.Tile, choice.Settings.TileM),
+		Net:    r.Net, Check: r.Check, Warmup: r.Warmup, Iters: r.Iters, Seed: r.Seed, WaitTimeout: r.WaitTimeout,
+	}
+	out.Run.Workers[plan.RoleIntra] = first(r.Workers[plan.RoleIntra], choice.Settings.Intra, 1)
+	out.Run.Workers[plan.RoleSend] = first(r.Workers[plan.RoleSend], choice.Settings.Send, 1)
+	// Ranks that share this host share its cores.
+	out.Run.Workers[plan.RoleCompute] = first(r.Workers[plan.RoleCompute], choice.Settings.Compute, max(1, runtime.NumCPU()/r.World.Size()))
+	if err := out.Run.Validate(); err != nil {
+		return nil, err
+	}
+	if out.Plan, err = out.Run.Plan(); err != nil {
+		return nil, err
+	}
+	return &out, nil
+}
+
+// shape takes the sizes from the flags or from a named layer.
+func (r Request) shape(out *Resolved) (plan.Shape, error) {
+	s := plan.Shape{M: r.M, N: r.N, K: r.K}
+	if r.Layer == "" {
+		if r.Tokens != 0 {
+			return s, errors.New("--tokens is the M of a named layer: give --shape with it, or --m instead")
+		}
+		for _, d := range []struct {
+			flag string
+			size int64
+		}{{"--m", s.M}, {"--n", s.N}, {"--k", s.K}} {
+			if d.size == 0 {
+				return s, fmt.Errorf("%s is missing: give --m, --n and --k (each at least 1), or --shape NAME --tokens M", d.flag)
+			}
+		}
+	} else {
+		if r.N != 0 || r.K != 0 {
+			return s, errors.New("--shape says what N and K are: leave out --n and --k")
+		}
+		if r.M != 0 && r.Tokens != 0 {
+			return s, errors.New("--tokens and --m are the same for a named layer: give one")
+		}
+		shapes, err := config.LoadShapes()
+		if err != nil {
+			return s, err
+		}
+		layer, err := shapes.Resolve(r.Layer)
+		if err != nil {
+			return s, err
+		}
+		if err := layer.For(r.Operator); err != nil {
+			return s, err
+		}
+		s.N, s.K = layer.N, layer.K
+		if s.M = max(r.Tokens, r.M); s.M == 0 {
+			return s, fmt.Errorf("--shape %s needs --tokens: the rows of the product", r.Layer)
+		}
+		out.Layer = fmt.Sprintf("%v: %s (%s)", layer, layer.Formula, layer.Source)
+		if layer.TP != r.World.Size() {
+			out.Layer += fmt.Sprintf("; note: a layer split over %d ranks, run on %d", layer.TP, r.World.Size())
+		}
+	}
+	return s, nil
+}
+
+// checkMemory refuses a run that this host has no memory for, all ranks counted: pretended nodes share it.
+func (out *Resolved) checkMemory() error {
+	var sum int64
+	for rank := range out.Run.World.Size() {
+		need, err := out.memoryOf(rank)
+		if err != nil {
+			return err
+		}
+		if sum > math.MaxInt64-need {
+			return fmt.Errorf("%d ranks of this shape need more memory than 64-bit sizes can count", out.Run.World.Size())
+		}
+		sum += need
+	}
+	available, err := engine.AvailableMemory()
+	if err != nil {
+		return err
+	}
+	if sum > available {
+		const gib = 1 << 30
+		s := out.Run.Shape
+		return fmt.Errorf("not enough memory: %d ranks with M=%d N=%d K=%d need %.1f GiB on this host, and %.1f GiB are available; use fewer ranks or smaller sizes",
+			out.Run.World.Size(), s.M, s.N, s.K, float64(sum)/gib, float64(available)/gib)
+	}
+	return nil
+}
+
+// memoryOf is what one rank takes: for its engine, and around it.
+func (out *Resolved) memoryOf(rank int) (int64, error) {
+	run := &out.Run
+	inEngine, err := cpu.MemoryNeed(engine.Config{
+		Rank: rank, Plan: out.Plan, Shape: run.Shape, DType: run.DType, Workers: run.Workers, Tile: run.Tile,
+	})
+	if err != nil {
+		return 0, err
+	}
+	around, err := run.MemoryNeed(rank)
+	if err != nil {
+		return 0, err
+	}
+	if inEngine > math.MaxInt64-around {
+		return 0, fmt.Errorf("rank %d needs more memory than 64-bit sizes can count", rank)
+	}
+	return inEngine + around, nil
+}
+
+// first is the first value that is set.
+func first(values ...int) int {
+	for _, v := range values {
+		if v != 0 {
+			return v
+		}
+	}
+	return 0
+}
