@@ -32,7 +32,15 @@ type Group struct {
 
 	sendMu sync.Mutex
 	sender *gob.Encoder
+
+	patience time.Duration // that a keeper gets to end everything before it is itself killed
+	hurryMu  sync.Mutex
+	hurryAt  time.Time
+	hurry    *time.Timer
 }
+
+// keeperPatience is more than a keeper that works needs to find out that something cannot be killed.
+const keeperPatience = freezeLimit + killLimit + 2*time.Second
 
 // rankOutput is the reading side of one rank's two streams.
 type rankOutput struct {
@@ -62,6 +70,8 @@ func Start(ctx context.Context, spec Spec, sink Sink) (*Group, error) {
 		ranks:  map[int]*rankOutput{},
 		events: make(chan Event, 2*len(spec.Ranks)), // all there can be: nobody waits for a reader
 		done:   make(chan struct{}),
+
+		patience: keeperPatience,
 	}
 	start, err := g.launchKeeper(sink)
 	if err != nil {
@@ -119,11 +129,12 @@ func (g *Group) launchKeeper(sink Sink) (start launch, err error) {
 		w := wireRank{Rank: spec.Rank, Argv: spec.Argv, Env: spec.Env, Dir: spec.Dir, Stdin: -1}
 		out := &rankOutput{tail: stdio.NewTail(g.spec.LastLines)}
 		for _, stream := range []stdio.Stream{stdio.Stdout, stdio.Stderr} {
-			r, wr, err := pipe()
+			r, spare, wr, err := pipe()
 			if err != nil {
 				return launch{}, fmt.Errorf("make a pipe for rank %d: %w", spec.Rank, err)
 			}
-			ours, theirs = append(ours, r), append(theirs, wr)
+			ours, theirs = append(ours, r), append(theirs, spare, wr)
+			w.Readers = append(w.Readers, inherit(spare))
 			emit := func(data []byte, at time.Time) { sink.Output(spec.Rank, stream, data, at) }
 			if stream == stdio.Stdout {
 				w.Stdout = inherit(wr)
@@ -161,16 +172,25 @@ func (g *Group) launchKeeper(sink Sink) (start launch, err error) {
 	return start, nil
 }
 
-// pipe makes a pipe whose reading end has deadlines and whose writing end blocks, as programs expect.
-func pipe() (r, w *os.File, err error) {
+// pipe makes a pipe whose reading end has deadlines and whose writing end blocks, as programs expect; spare is
+// a second descriptor of the reading end, to be passed on.
+func pipe() (r, spare, w *os.File, err error) {
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
+	w = os.NewFile(uintptr(fds[1]), "|1")
+	again, err := unix.FcntlInt(uintptr(fds[0]), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, nil, errors.Join(err, unix.Close(fds[0]), w.Close())
+	}
+	// Only a file that was made blocking is passed on as it is; os/exec makes others blocking, and all its
+	// descriptors with it.
+	spare = os.NewFile(uintptr(again), "|0")
 	if err := unix.SetNonblock(fds[0], true); err != nil {
-		return nil, nil, errors.Join(err, unix.Close(fds[0]), unix.Close(fds[1]))
+		return nil, nil, nil, errors.Join(err, unix.Close(fds[0]), spare.Close(), w.Close())
 	}
-	return os.NewFile(uintptr(fds[0]), "|0"), os.NewFile(uintptr(fds[1]), "|1"), nil
+	return os.NewFile(uintptr(fds[0]), "|0"), spare, w, nil
 }
 
 func closeAll(files []*os.File) {
@@ -195,10 +215,41 @@ func (g *Group) Signal(sig syscall.Signal, ranks ...int) error {
 }
 
 // Stop sends SIGTERM to all ranks and, after the grace, kills them and everything below them. It does not wait.
-func (g *Group) Stop(grace time.Duration) { g.send(command{Kind: cmdStop, Grace: grace}) }
+// A keeper that does not obey, as one that somebody stopped, is killed, and the caller's process does its work.
+func (g *Group) Stop(grace time.Duration) {
+	g.expectEnd(max(grace, 0) + g.patience)
+	g.send(command{Kind: cmdStop, Grace: grace})
+}
 
 // Kill kills all ranks and everything below them at once. It does not wait.
-func (g *Group) Kill() { g.send(command{Kind: cmdKill}) }
+func (g *Group) Kill() {
+	g.expectEnd(g.patience)
+	g.send(command{Kind: cmdKill})
+}
+
+// expectEnd kills the keeper if it is still there after a time; of several the earliest counts.
+func (g *Group) expectEnd(within time.Duration) {
+	g.hurryMu.Lock()
+	defer g.hurryMu.Unlock()
+	at := time.Now().Add(within)
+	if g.hurry != nil {
+		if !at.Before(g.hurryAt) {
+			return
+		}
+		g.hurry.Stop()
+	}
+	// The error would be that it has ended.
+	g.hurryAt, g.hurry = at, time.AfterFunc(within, func() { _ = g.cmd.Process.Kill() })
+}
+
+// ended stops the clock of expectEnd.
+func (g *Group) ended() {
+	g.hurryMu.Lock()
+	defer g.hurryMu.Unlock()
+	if g.hurry != nil {
+		g.hurry.Stop()
+	}
+}
 
 // Wait returns when no process is left and all output and events were delivered. The error tells of a lost
 // keeper or of processes that could not be killed, not of ranks that failed.
@@ -218,6 +269,7 @@ func (g *Group) send(c command) {
 func (g *Group) run() {
 	defer close(g.done)
 	defer close(g.events)
+	defer g.ended()
 	var (
 		pids       = map[int]int{} // pid -> rank, of those started
 		exited     = map[int]bool{}

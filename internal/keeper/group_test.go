@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -337,6 +338,27 @@ func TestSignalGoesToTheRanksNamed(t *testing.T) {
 	if err := g.Signal(syscall.SIGUSR1, 9); err == nil {
 		t.Error("a signal to a rank that is not here was taken")
 	}
+}
+
+// A rank's group must not count as orphaned: the kernel would keep the terminal's stop signals from it.
+func TestTerminalStopSignalsWork(t *testing.T) {
+	c := newCollector()
+	g := start(t, c, shell(0, "echo up; exec sleep 1000"))
+	c.await(0, "up")
+	pid := (<-g.Events()).(Started).PID
+	until := func(reached func(state byte) bool) { // bounded by the test's time-out
+		for p, ok := readProcess(pid); !ok || !reached(p.State); p, ok = readProcess(pid) {
+			runtime.Gosched()
+		}
+	}
+	if err := g.Signal(syscall.SIGTSTP); err != nil {
+		t.Fatal(err)
+	}
+	until(func(state byte) bool { return state == 'T' })
+	if err := g.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	until(func(state byte) bool { return state != 'T' })
 }
 
 func TestStopGivesGraceThenKills(t *testing.T) {

@@ -8,6 +8,17 @@
 // is how an agent tells what was below a dead keeper from its own children.
 //
 // Nothing is ever killed by name. Output of ranks goes through pipes straight to the agent.
+//
+// What cannot be guaranteed without a cgroup of one's own:
+//   - If agent and keeper are killed at the same instant, the ranks die with the keeper (PDEATHSIG), but what they
+//     started falls to the next subreaper above. A launcher on the same host that is one can KillDescendants; init
+//     does not. The keeper's name differs from the agent's, so that killing by name does not hit both.
+//   - Processes of another user (set-user-ID programs), or stuck in the kernel, cannot be killed; Wait names them.
+//     Such programs also lose PDEATHSIG.
+//   - A process that asks another service to start something (at, systemd-run, a container daemon) has no
+//     descendant there.
+//   - A keeper or agent that the kernel denies threads (a bomb that used up the user's processes) may die of it;
+//     the other still kills.
 package keeper
 
 import (

@@ -106,8 +106,8 @@ func TestKeeperDiesBeforeAnyRank(t *testing.T) {
 	}
 }
 
-// agentProcess runs an agent with one tree in a process of its own and returns its pid, its keeper's and its rank's.
-func agentProcess(t *testing.T, m string) (agent *exec.Cmd, keeper, rank int) {
+// agentProcess runs an agent with one tree-like rank in a process of its own and returns its pid, its keeper's and its rank's.
+func agentProcess(t *testing.T, m, script string, env ...string) (agent *exec.Cmd, keeper, rank int) {
 	t.Helper()
 	if err := BecomeSubreaper(); err != nil { // so that this test, not init, gets the orphans
 		t.Fatal(err)
@@ -117,8 +117,8 @@ func agentProcess(t *testing.T, m string) (agent *exec.Cmd, keeper, rank int) {
 		t.Fatal(err)
 	}
 	defer w.Close()
-	agent = exec.Command(self(), "agent", tree)
-	agent.Env = append(os.Environ(), m)
+	agent = exec.Command(self(), "agent", script)
+	agent.Env = append(append(os.Environ(), m), env...)
 	agent.Stdout, agent.Stderr = w, os.Stderr
 	agent.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := agent.Start(); err != nil {
@@ -147,7 +147,7 @@ func agentProcess(t *testing.T, m string) (agent *exec.Cmd, keeper, rank int) {
 
 func TestAgentKilled(t *testing.T) {
 	m := mark()
-	agent, _, _ := agentProcess(t, m)
+	agent, _, _ := agentProcess(t, m, tree)
 	gone := whenGone(t, marked(t, m)...)
 	_ = agent.Process.Kill()
 	gone()
@@ -158,11 +158,46 @@ func TestAgentKilled(t *testing.T) {
 	}
 }
 
+func TestRanksGetAbortGraceWhenTheAgentDies(t *testing.T) {
+	m, file := mark(), t.TempDir()+"/bye"
+	script := `setsid sh -c 'trap "" TERM; echo daemon; exec sleep 1000' &
+trap 'echo to nobody; echo to nobody >&2; echo bye >` + file + `; exit' TERM; echo session; echo rank; while :; do sleep 0.02; done`
+	agent, _, _ := agentProcess(t, m, script, "KEEPER_TEST_GRACE=2s")
+	gone := whenGone(t, marked(t, m)...)
+	_ = agent.Process.Kill()
+	gone()
+	_ = agent.Wait()
+	if _, err := os.Stat(file); err != nil {
+		t.Errorf("the rank had no time to clean up: %v", err)
+	}
+	noneMarked(t, m)
+	if left, err := KillDescendants(); err != nil || len(left) > 0 {
+		t.Error(left, err)
+	}
+}
+
+func TestKeeperThatDoesNotObeyIsReplaced(t *testing.T) {
+	c := newCollector()
+	g := start(t, c, shell(0, tree))
+	g.patience = 200 * time.Millisecond
+	c.await(0, treeUp...)
+	if err := syscall.Kill(g.cmd.Process.Pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	g.Kill()
+	if x := finish(t, g)[0]; x.Signal != syscall.SIGKILL || !x.KilledByUs {
+		t.Errorf("%+v", x)
+	}
+	if err := g.Wait(); !errors.Is(err, ErrKeeperLost) {
+		t.Errorf("got %v, want %v", err, ErrKeeperLost)
+	}
+}
+
 // When both die at once the ranks die with the keeper's thread; what the ranks left behind falls to the next
 // subreaper above, here this test, on a user's machine the launcher.
 func TestAgentAndKeeperKilledAtOnce(t *testing.T) {
 	m := mark()
-	agent, keeper, rank := agentProcess(t, m)
+	agent, keeper, rank := agentProcess(t, m, tree)
 	gone := whenGone(t, agent.Process.Pid, keeper, rank)
 	all := whenGone(t, marked(t, m)...)
 	_ = syscall.Kill(keeper, syscall.SIGSTOP) // so that it cannot act first

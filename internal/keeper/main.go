@@ -5,6 +5,7 @@ import (
 	"encoding/gob"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"runtime"
@@ -178,12 +179,23 @@ func (k *keeper) supervise(ctx context.Context) {
 				continue
 			}
 			k.commands = nil
+			k.discardOutput()
 			k.stop(k.launch.AbortGrace)
 		case <-k.kill:
 			k.killAll()
 		case <-cancelled:
 			cancelled = nil
 			k.killAll()
+		}
+	}
+}
+
+// discardOutput reads the ranks' output in the agent's place, so that they can end in order instead of by
+// SIGPIPE, or block.
+func (k *keeper) discardOutput() {
+	for _, w := range k.launch.Ranks {
+		for _, fd := range w.Readers {
+			go func() { _, _ = io.Copy(io.Discard, os.NewFile(uintptr(fd), "output")) }()
 		}
 	}
 }

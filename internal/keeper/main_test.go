@@ -49,7 +49,8 @@ const markName = "KEEPER_TEST_MARK"
 
 // playAgent starts one rank per argument, a shell script each, and prints what they print.
 func playAgent(scripts []string) {
-	spec := Spec{Job: "test", Self: self(), LastLines: 20}
+	grace, _ := time.ParseDuration(os.Getenv("KEEPER_TEST_GRACE"))
+	spec := Spec{Job: "test", Self: self(), LastLines: 20, AbortGrace: grace}
 	for i, s := range scripts {
 		spec.Ranks = append(spec.Ranks, shell(i, s, os.Environ()...))
 	}

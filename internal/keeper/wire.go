@@ -40,6 +40,7 @@ type wireRank struct {
 	Dir            string
 	Stdin          int // -1: /dev/null
 	Stdout, Stderr int
+	Readers        []int // other ends of Stdout and Stderr: the keeper reads them when the agent no longer does
 	Files          []int
 }
 

@@ -82,6 +82,9 @@ type screen struct {
 	bar  *lane // whose progress line stands at the bottom; never together with open
 }
 
+// noteRank is the lane of lines that are no rank's.
+const noteRank = -1
+
 type laneKey struct {
 	rank   int
 	stream Stream
@@ -134,6 +137,23 @@ func (m *Mux) Write(rank int, host string, stream Stream, data []byte, at time.T
 		m.raw(l, data)
 	} else {
 		m.lines(l, data)
+	}
+	return m.flush(l.out)
+}
+
+// Note writes a line of mkrun's own, without a tag, on stderr: below or above what ranks wrote, never inside.
+func (m *Mux) Note(text string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	l := m.lane(noteRank, "", Stderr)
+	if l.out.err != nil {
+		return nil
+	}
+	m.buf = m.buf[:0]
+	if m.rawBytes {
+		m.raw(l, append([]byte(text), '\n'))
+	} else {
+		m.lines(l, append([]byte(text), '\n'))
 	}
 	return m.flush(l.out)
 }
@@ -361,6 +381,9 @@ func (m *Mux) tagWidth() int {
 }
 
 func (m *Mux) tag(l *lane) {
+	if l.rank == noteRank {
+		return
+	}
 	if m.opts.Timestamps {
 		m.buf = l.at.AppendFormat(m.buf, timeLayout)
 		m.buf = append(m.buf, ' ')

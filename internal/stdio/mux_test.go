@@ -76,6 +76,11 @@ func TestMux(t *testing.T) {
 			says: []said{out(1, "a1\r"), out(2, "b1\r"), out(1, "a2\r"), out(2, "b2\r"), out(2, "\n")}, want: "[2] b2\n[1] a2\n"},
 		{name: "progress beside an unfinished line", opts: MuxOptions{Tag: TagRank}, terminal: true,
 			says: []said{out(1, "10%\r"), out(2, "ab"), out(1, "20%\r"), out(2, "c\n")}, want: "[2] abc\n[1] 20%\n"},
+		{name: "notes stand alone", opts: MuxOptions{Tag: TagRank, Timestamps: true}, terminal: true,
+			says: []said{out(1, "ab"), err2(noteRank, "mkrun: x\ny"), out(2, "9%\r"), err2(noteRank, "z")},
+			want: "03:04:05.006 [1] ab\\\nmkrun: x\ny\nz\n03:04:05.006 [2] 9%\n"},
+		{name: "notes beside raw bytes", opts: MuxOptions{Tag: TagNone}, terminal: true,
+			says: []said{out(1, "ab"), err2(noteRank, "x"), out(1, "c\n")}, want: "ab\nx\nc\n"},
 		{name: "colour", opts: MuxOptions{Tag: TagRank, Stdout: Output{Color: true}},
 			says: []said{out(1, "a\n")}, want: "\x1b[32m[1]\x1b[39m a\n"},
 	} {
@@ -88,6 +93,12 @@ func TestMux(t *testing.T) {
 			}
 			m := NewMux(tt.opts)
 			for _, s := range tt.says {
+				if s.rank == noteRank {
+					if err := m.Note(s.text); err != nil {
+						t.Fatal(err)
+					}
+					continue
+				}
 				if err := m.Write(s.rank, fmt.Sprintf("host%d", s.rank), s.stream, []byte(s.text), at); err != nil {
 					t.Fatal(err)
 				}
