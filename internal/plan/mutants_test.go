@@ -370,7 +370,7 @@ var planMutations = []struct {
 	{"no node", func(p *Plan) bool { p.World.PPN = nil; return true }},
 	{"another world", func(p *Plan) bool {
 		p.World = Uniform(1, len(p.Ranks))
-		return p.Declared.Inter != nil && len(p.Declared.Inter) > 0
+		return len(p.Declared.Inter) > 0
 	}},
 	{"no chunks", func(p *Plan) bool { p.Chunks = 0; return true }},
 	{"shards not shards", func(p *Plan) bool { p.Buffers[agA].Sharded = false; return len(p.Ranks) > 1 }},
