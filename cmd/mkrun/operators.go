@@ -68,6 +68,16 @@ func completeShapes(*cobra.Command, []string, string) ([]string, cobra.ShellComp
 	return shapes.Names(), cobra.ShellCompDirectiveNoFileComp
 }
 
+// refuseZero tells a size that was given as 0 from one that was not given.
+func (f *operatorFlags) refuseZero(cmd *cobra.Command) error {
+	for _, name := range []string{"m", "n", "k", "tokens"} {
+		if flag := cmd.Flags().Lookup(name); flag.Changed && flag.Value.String() == "0" {
+			return &usageError{cmd.CommandPath(), fmt.Errorf("--%s 0: must be at least 1", name)}
+		}
+	}
+	return nil
+}
+
 // addRun adds what says how the operator is run.
 func (f *operatorFlags) addRun(cmd *cobra.Command) {
 	fs := cmd.Flags()
@@ -129,6 +139,9 @@ func noMoreArgs(cmd *cobra.Command, args []string) error {
 
 // launchOperator runs an operator as ranks of mkrun's own.
 func (f *launchFlags) launchOperator(cmd *cobra.Command, op *operatorFlags) error {
+	if err := op.refuseZero(cmd); err != nil {
+		return err
+	}
 	tag, err := f.checkStreams()
 	if err != nil {
 		return &usageError{cmd.CommandPath(), err}

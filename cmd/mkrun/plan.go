@@ -29,6 +29,9 @@ computes, in which order, and which flags tie it together. It is verified in eve
 		sub := &cobra.Command{
 			Use: def.name + " [flags]", Short: def.short, Long: def.long, Args: noMoreArgs,
 			RunE: func(cmd *cobra.Command, _ []string) error {
+				if err := op.refuseZero(cmd); err != nil {
+					return err
+				}
 				w, err := world.world()
 				if err != nil {
 					return &usageError{cmd.CommandPath(), err}

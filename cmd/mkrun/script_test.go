@@ -6,7 +6,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -45,12 +47,15 @@ func TestScripts(t *testing.T) {
 			env.Setenv("PATH", binaryDir+string(os.PathListSeparator)+os.Getenv("PATH"))
 			// Whatever a job leaves behind carries this mark in its environment.
 			env.Setenv("MARK", fmt.Sprintf("%s-%d-%s", "mkrun-script", os.Getpid(), filepath.Base(env.WorkDir)))
-			env.Defer(func() {
-				if left := marked(env.Getenv("MARK")); len(left) > 0 {
-					panic(fmt.Sprintf("processes are left: %v", left))
-				}
-			})
+			env.Defer(func() { endMarked(env.Getenv("MARK")) })
 			return nil
+		},
+		Condition: func(cond string) (bool, error) {
+			if cond != "gpu" {
+				return false, fmt.Errorf("unknown condition %q", cond)
+			}
+			_, err := os.Stat("/dev/nvidia0")
+			return err == nil, nil
 		},
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
 			"status":   cmdStatus,
@@ -59,6 +64,7 @@ func TestScripts(t *testing.T) {
 			"nosecret": cmdNoSecret,
 			"killone":  cmdKillOne,
 			"waitfor":  cmdWaitFor,
+			"waitrank": cmdWaitRank,
 		},
 	})
 }
@@ -98,6 +104,16 @@ func marked(mark string) []string {
 		}
 	}
 	return found
+}
+
+// endMarked kills what a script that failed in the middle has left. (Scripts that pass say "nobody" themselves.)
+func endMarked(mark string) {
+	for _, p := range marked(mark) {
+		pid, _, _ := strings.Cut(p, " ")
+		if n, err := strconv.Atoi(pid); err == nil {
+			_ = syscall.Kill(n, syscall.SIGKILL)
+		}
+	}
 }
 
 // cmdNobody wants that no process of this script is left.

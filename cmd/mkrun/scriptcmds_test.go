@@ -2,6 +2,9 @@ package main
 
 import (
 	"bytes"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -10,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
 )
@@ -86,13 +90,92 @@ func cmdKillOne(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Fatalf("no process of this script matches %s; there are %q", args[1], marked(ts.Getenv("MARK")))
 }
 
+// cmdWaitRank waits until an operator's rank has joined its peers and is at work: it has mapped memory of its own and
+// of a peer, and has used 300 ms of processor time since: waitrank 3
+func cmdWaitRank(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: waitrank rank")
+	}
+	const enough = 30 // ticks of 10 ms
+	joined := -1
+	poll(ts, func() bool {
+		for _, p := range marked(ts.Getenv("MARK")) {
+			pid, line, _ := strings.Cut(p, " ")
+			environ, err := os.ReadFile(filepath.Join("/proc", pid, "environ"))
+			maps, err2 := os.ReadFile(filepath.Join("/proc", pid, "maps"))
+			if err != nil || err2 != nil || !strings.Contains(line, "mkrun rank") ||
+				!bytes.Contains(environ, []byte("MKRUN_RANK="+args[0]+"\x00")) || bytes.Count(maps, []byte("memfd:")) < 2 {
+				continue
+			}
+			ticks := processTicks(ts, pid)
+			if joined < 0 {
+				joined = ticks
+			}
+			return ticks >= joined+enough
+		}
+		return false
+	}, func() string { return "rank " + args[0] + " does not come up" })
+}
+
+// processTicks is the processor time a process has used.
+func processTicks(ts *testscript.TestScript, pid string) int {
+	stat, err := os.ReadFile(filepath.Join("/proc", pid, "stat"))
+	ts.Check(err)
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	user, err := strconv.Atoi(fields[11])
+	ts.Check(err)
+	system, err := strconv.Atoi(fields[12])
+	ts.Check(err)
+	return user + system
+}
+
+var (
+	hexSecret    = regexp.MustCompile(`(^|[^0-9A-Za-z])[0-9a-fA-F]{64}($|[^0-9A-Za-z])`)
+	padded64     = regexp.MustCompile(`(^|[^0-9A-Za-z+/_-])[0-9A-Za-z+/_-]{43}=`)
+	unpadded64   = regexp.MustCompile(`(^|[^0-9A-Za-z_-])[0-9A-Za-z_-]{43}($|[^0-9A-Za-z_-])`)
+	digit        = regexp.MustCompile(`[0-9]`)
+	upper, lower = regexp.MustCompile(`[A-Z]`), regexp.MustCompile(`[a-z]`)
+)
+
+// looksSecret reports whether a text holds what 32 random bytes look like in hex or base64. (A path can look like
+// unpadded base64 with slashes, so those are not taken for it.)
+func looksSecret(text string) bool {
+	if hexSecret.MatchString(text) || padded64.MatchString(text) {
+		return true
+	}
+	for _, m := range unpadded64.FindAllString(text, -1) {
+		if digit.MatchString(m) && upper.MatchString(m) && lower.MatchString(m) {
+			return true
+		}
+	}
+	return false
+}
+
+func TestLooksSecret(t *testing.T) {
+	raw := make([]byte, 32)
+	for range 100 {
+		_, _ = rand.Read(raw)
+		for _, text := range []string{
+			hex.EncodeToString(raw), base64.StdEncoding.EncodeToString(raw), base64.URLEncoding.EncodeToString(raw), base64.RawURLEncoding.EncodeToString(raw),
+		} {
+			if !looksSecret("--key=" + text) {
+				t.Errorf("%q is not seen", text)
+			}
+		}
+	}
+	for _, text := range []string{"TMPDIR=/tmp/go-test-script000000000/script-death/.tmp", "MKRUN_JOB_ID=4hojyxxkhao6xpwt"} {
+		if looksSecret(text) {
+			t.Errorf("%q is taken for a secret", text)
+		}
+	}
+}
+
 // cmdNoSecret looks into every process of the running job for the job's secret, which the launcher alone can tell
 // apart from noise: it wants that no argument list and no environment holds 32 bytes in hex or base64.
 func cmdNoSecret(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 0 {
 		ts.Fatalf("usage: nosecret")
 	}
-	looksSecret := regexp.MustCompile(`(^|[^0-9A-Za-z+/_-])([0-9a-fA-F]{64}|[0-9A-Za-z+/_-]{43}=?)($|[^0-9A-Za-z+/_=-])`)
 	before := map[string]bool{} // what this test's own environment holds is no secret of the job
 	for _, kv := range os.Environ() {
 		before[kv] = true
@@ -107,7 +190,7 @@ func cmdNoSecret(ts *testscript.TestScript, neg bool, args []string) {
 			data, err := os.ReadFile(filepath.Join("/proc", pid, file))
 			ts.Check(err)
 			for _, item := range strings.Split(string(data), "\x00") {
-				if !before[item] && looksSecret.MatchString(item) {
+				if !before[item] && looksSecret(item) {
 					ts.Fatalf("%s of %s holds what looks like a secret: %q", file, p, item)
 				}
 			}

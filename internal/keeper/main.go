@@ -89,7 +89,8 @@ type keeper struct {
 	commands chan command
 	reports  *gob.Encoder
 
-	ending bool      // ranks that end from now on were ended by us
+	ending bool      // ranks were told to end: those that do so from now on were ended by us
+	killed bool      // and SIGKILL was sent
 	killAt time.Time // of kill
 	kill   <-chan time.Time
 	left   []Process // could not be killed
@@ -236,6 +237,7 @@ func (k *keeper) stop(grace time.Duration) {
 	if k.ending {
 		return // each gets one SIGTERM
 	}
+	k.reap() // what has ended by now did so by itself
 	k.ending = true
 	all := func(int) bool { return true }
 	k.signal(syscall.SIGTERM, all)
@@ -244,7 +246,8 @@ func (k *keeper) stop(grace time.Duration) {
 
 // killAll kills everything below the keeper.
 func (k *keeper) killAll() {
-	k.ending, k.kill = true, nil
+	k.reap()
+	k.ending, k.killed, k.kill = true, true, nil
 	s := sweeper{
 		root:  os.Getpid(),
 		spare: func(Process) bool { return false },
@@ -290,8 +293,18 @@ func (k *keeper) ended(pid int, status syscall.WaitStatus) {
 			continue
 		}
 		k.ranks[i].exited = true
-		k.report(exitReport(k.launch.Ranks[i].Rank, status, k.ending))
+		k.report(exitReport(k.launch.Ranks[i].Rank, status, k.ours(status)))
 	}
+}
+
+// ours reports whether a rank ended because it was told to. The kernel closes the sockets of a dying process, at
+// which its peers complain and an order to stop may come, before the process can be reaped: a death by a
+// signal that was never sent from here is nobody's order.
+func (k *keeper) ours(status syscall.WaitStatus) bool {
+	if status.Signaled() && status.Signal() != syscall.SIGTERM {
+		return k.killed
+	}
+	return k.ending
 }
 
 // exitReport takes the end of a rank as wait4 tells it.

@@ -208,6 +208,9 @@ func (l *launcher) take(ev session.HeadEvent) []order {
 	case *pb.FromAgent_Report:
 		m.reported(int(k.Report.GetRank()), k.Report.GetJson())
 	case *pb.FromAgent_Abort:
+		if m.cause == nil {
+			k.Abort.Reason += l.waiting() // who did not come, if that is what it is about
+		}
 		return m.abortRequested(node, k.Abort)
 	case *pb.FromAgent_Output:
 		o := k.Output
