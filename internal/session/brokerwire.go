@@ -92,31 +92,26 @@ func checkFileName(name string) error {
 	return nil
 }
 
-// errBrokerEOF is the orderly end of a broker connection.
-var errBrokerEOF = errors.New("the other end closed the socket")
-
-// readBroker receives one message. Descriptors that come with a message that is no good are closed.
+// readBroker receives one message; io.EOF is wrapped in the error at the end of the connection, and for
+// an empty message. Descriptors that come with a message that is no good are closed.
 func readBroker(conn *net.UnixConn) (brokerMessage, error) {
 	// One byte and room for one descriptor more than is allowed, so that too much is seen as such.
 	var buf [brokerHeader + max(maxFileName, maxBrokerErr) + 1]byte
 	oob := make([]byte, unix.CmsgSpace(2*4))
-	n, oobn, flags, _, err := conn.ReadMsgUnix(buf[:], oob) // sets MSG_CMSG_CLOEXEC
-	if err != nil {
-		return brokerMessage{}, err
-	}
-	files, err := receivedFiles(oob[:oobn])
+	n, oobn, flags, _, readErr := conn.ReadMsgUnix(buf[:], oob) // sets MSG_CMSG_CLOEXEC
+	files, err := receivedFiles(oob[:oobn])                     // an empty message, too, may bring some
 	defer func() {
 		for _, f := range files {
 			_ = f.Close()
 		}
 	}()
 	switch {
+	case readErr != nil:
+		return brokerMessage{}, readErr
 	case err != nil:
 		return brokerMessage{}, err
 	case flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0:
 		return brokerMessage{}, errors.New("a message is too long, or carries too many descriptors")
-	case n == 0 && len(files) == 0:
-		return brokerMessage{}, errBrokerEOF
 	}
 	m, err := parseBrokerMessage(buf[:n], len(files))
 	if err != nil {

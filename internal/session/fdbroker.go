@@ -3,6 +3,7 @@ package session
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"sync"
@@ -70,7 +71,7 @@ func (b *fdBroker) serve(rank int, conn *net.UnixConn) error {
 		} else if err == nil {
 			err = b.want(c, m)
 		}
-		if errors.Is(err, errBrokerEOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE) {
+		if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE) {
 			return nil // the rank, or this agent, closed it
 		}
 		if err != nil {

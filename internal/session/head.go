@@ -53,7 +53,7 @@ type Head struct {
 }
 
 // HeadEvent is one thing that happened to an agent. Events of one agent keep their order. Exactly one
-// of Message, Left, Lost and Refused is set.
+// of Message, Barrier, Left, Lost and Refused is set.
 type HeadEvent struct {
 	Node        int    // -1 in a refusal that names no valid node
 	Incarnation uint64 // of the agent process
@@ -61,6 +61,8 @@ type HeadEvent struct {
 	// Message is what the agent said: a Hello, Facts, RankStarted, RankExited, Output, RankReport,
 	// AttachedRank, AbortRequest, MemberEvent, NodeDone or AgentLog.
 	Message *pb.FromAgent
+	// Barrier is the number, from 1, of a barrier that all ranks have now passed; the node is the last to enter.
+	Barrier uint64
 	// Left: the agent closed its stream in order, after a Shutdown.
 	Left bool
 	// Lost says why an agent that should still be there is not.

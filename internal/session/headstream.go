@@ -208,14 +208,23 @@ func (h *Head) enterFence(a *agentConn, f *pb.FenceEnter) error {
 }
 
 func (h *Head) enterBarrier(a *agentConn, b *pb.BarrierEnter) error {
+	done, err := h.passBarrier(a, b)
+	if done {
+		h.emit(HeadEvent{Node: a.node, Incarnation: a.incarnation, Barrier: b.Seq}, a.watch)
+	}
+	return err
+}
+
+// passBarrier notes that a rank entered, and lets all go if it was the last.
+func (h *Head) passBarrier(a *agentConn, b *pb.BarrierEnter) (done bool, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if err := h.ownsLocked(a, b.GetRank()); err != nil {
-		return err
+		return false, err
 	}
-	done, err := h.barrier.enter(b.Rank, b.Seq)
+	done, err = h.barrier.enter(b.Rank, b.Seq)
 	if err != nil || !done {
-		return err
+		return false, err
 	}
 	m := &pb.ToAgent{Kind: &pb.ToAgent_BarrierDone{BarrierDone: &pb.BarrierDone{Seq: b.Seq}}}
 	for _, peer := range h.agents {
@@ -223,7 +232,7 @@ func (h *Head) enterBarrier(a *agentConn, b *pb.BarrierEnter) error {
 			_ = peer.post(m, 0)
 		}
 	}
-	return nil
+	return true, nil
 }
 
 // agentConn is the head's view of one agent, connected or gone.

@@ -212,9 +212,10 @@ func (r *Rank) Report(ctx context.Context, json []byte) error {
 	return r.explain("reporting the result", err)
 }
 
-// RequestAbort asks the head to end the job because of something this rank found.
-func (r *Rank) RequestAbort(ctx context.Context, reason string) error {
-	_, err := r.agent.RequestAbort(ctx, &pb.AbortRequest{Reason: reason})
+// RequestAbort asks the head to end the job because of something this rank found. If that turns out to be
+// the cause, mkrun ends with the given exit status.
+func (r *Rank) RequestAbort(ctx context.Context, reason string, exitStatus int) error {
+	_, err := r.agent.RequestAbort(ctx, &pb.AbortRequest{Reason: reason, ExitStatus: int32(exitStatus)})
 	return r.explain("asking for the job's end", err)
 }
 

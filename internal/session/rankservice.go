@@ -227,7 +227,7 @@ func (r *rankService) Report(_ context.Context, q *pb.RankReport) (*pb.Empty, er
 }
 
 func (r *rankService) RequestAbort(_ context.Context, q *pb.AbortRequest) (*pb.Empty, error) {
-	return &pb.Empty{}, r.send(&pb.FromAgent{Kind: &pb.FromAgent_Abort{Abort: &pb.AbortRequest{Rank: r.rank, Reason: q.Reason}}})
+	return &pb.Empty{}, r.send(&pb.FromAgent{Kind: &pb.FromAgent_Abort{Abort: &pb.AbortRequest{Rank: r.rank, Reason: q.Reason, ExitStatus: q.ExitStatus}}})
 }
 
 func (r *rankService) WatchAbort(_ *pb.Empty, out grpc.ServerStreamingServer[pb.Abort]) error {

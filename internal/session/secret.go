@@ -17,26 +17,32 @@ const SecretSize = 32
 // Secret is what the members of one job share and nobody else knows. All keys are derived from it.
 // It prints as a placeholder, whatever the verb, logger or encoder. The zero value is no secret.
 type Secret struct {
-	key *[SecretSize]byte // a pointer, so that printing a struct that holds a Secret shows no byte of it either
+	// A function, because fmt follows values and pointers in unexported fields of the structs that
+	// hold a Secret, where it cannot call its Format.
+	reveal func() *[SecretSize]byte
+}
+
+func secretOf(key *[SecretSize]byte) Secret {
+	return Secret{reveal: func() *[SecretSize]byte { return key }}
 }
 
 // NewSecret makes a random secret.
 func NewSecret() Secret {
-	s := Secret{key: new([SecretSize]byte)}
-	rand.Read(s.key[:]) // never fails: see crypto/rand
-	return s
+	key := new([SecretSize]byte)
+	_, _ = rand.Read(key[:]) // never fails: see crypto/rand
+	return secretOf(key)
 }
 
 // ReadSecret reads exactly SecretSize bytes, and nothing after them, from r.
 func ReadSecret(r io.Reader) (Secret, error) {
-	s := Secret{key: new([SecretSize]byte)}
-	if n, err := io.ReadFull(r, s.key[:]); err != nil {
+	key := new([SecretSize]byte)
+	if n, err := io.ReadFull(r, key[:]); err != nil {
 		return Secret{}, fmt.Errorf("reading the job's secret: got %d of %d bytes: %w", n, SecretSize, err)
 	}
-	if s.weak() {
+	if *key == [SecretSize]byte{} {
 		return Secret{}, errors.New("reading the job's secret: it is all zero, which no launcher sends")
 	}
-	return s, nil
+	return secretOf(key), nil
 }
 
 // WriteSecret writes the secret in the form that ReadSecret reads. w must be a channel that nobody
@@ -45,7 +51,7 @@ func WriteSecret(w io.Writer, s Secret) error {
 	if s.IsZero() {
 		return errNoSecret
 	}
-	if _, err := w.Write(s.key[:]); err != nil {
+	if _, err := w.Write(s.reveal()[:]); err != nil {
 		return fmt.Errorf("handing over the job's secret: %w", err)
 	}
 	return nil
@@ -54,14 +60,12 @@ func WriteSecret(w io.Writer, s Secret) error {
 var errNoSecret = errors.New("the job has no secret")
 
 // IsZero reports whether there is no secret.
-func (s Secret) IsZero() bool { return s.key == nil }
+func (s Secret) IsZero() bool { return s.reveal == nil }
 
 // Equal compares two secrets in constant time.
 func (s Secret) Equal(o Secret) bool {
-	return s.key != nil && o.key != nil && subtle.ConstantTimeCompare(s.key[:], o.key[:]) == 1
+	return !s.IsZero() && !o.IsZero() && subtle.ConstantTimeCompare(s.reveal()[:], o.reveal()[:]) == 1
 }
-
-func (s Secret) weak() bool { return *s.key == [SecretSize]byte{} }
 
 // GossipKey is the AES-256 key of the job's gossip.
 func (s Secret) GossipKey(job string) ([]byte, error) { return s.derive("gossip", job) }
@@ -71,7 +75,7 @@ func (s Secret) derive(purpose, job string) ([]byte, error) {
 	if s.IsZero() {
 		return nil, errNoSecret
 	}
-	key, err := hkdf.Key(sha256.New, s.key[:], nil, "mkrun/1 "+purpose+"\x00"+job, SecretSize)
+	key, err := hkdf.Key(sha256.New, s.reveal()[:], nil, "mkrun/1 "+purpose+"\x00"+job, SecretSize)
 	if err != nil {
 		return nil, fmt.Errorf("deriving the %s key: %w", purpose, err)
 	}
