@@ -77,6 +77,9 @@ type output struct {
 	screen *screen
 }
 
+// broken reports an output that its error was told of; nothing more is written to it.
+func (o *output) broken() bool { return o.err != nil }
+
 type screen struct {
 	open *lane // whose line stands unfinished at the bottom
 	bar  *lane // whose progress line stands at the bottom; never together with open
@@ -128,7 +131,7 @@ func (m *Mux) Write(rank int, host string, stream Stream, data []byte, at time.T
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	l := m.lane(rank, host, stream)
-	if l.out.err != nil || len(data) == 0 {
+	if l.out.broken() || len(data) == 0 {
 		return nil
 	}
 	l.at = at
@@ -146,7 +149,7 @@ func (m *Mux) Note(text string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	l := m.lane(noteRank, "", Stderr)
-	if l.out.err != nil {
+	if l.out.broken() {
 		return nil
 	}
 	m.buf = m.buf[:0]
@@ -182,7 +185,7 @@ func (m *Mux) Close() error {
 }
 
 func (m *Mux) flush(o *output) error {
-	if o.err != nil || len(m.buf) == 0 {
+	if o.broken() || len(m.buf) == 0 {
 		return nil
 	}
 	if _, err := o.Writer.Write(m.buf); err != nil {
