@@ -22,23 +22,24 @@ const (
 	Error Status = "error" // did not run to its end
 )
 
-// Document is the result of one job.
+// Document is the result of one job. Every key is always there, except "error"; what does not apply (the check of a
+// run without one, the operator's parts of a user's own program) is null or "".
 type Document struct {
 	Schema   string      `json:"schema"`
 	Status   Status      `json:"status"`
 	Operator string      `json:"operator"` // "" for a user's own program
-	Shape    *plan.Shape `json:"shape,omitempty"`
-	DType    string      `json:"dtype,omitempty"`
+	Shape    *plan.Shape `json:"shape"`
+	DType    string      `json:"dtype"`
 	World    World       `json:"world"`
-	Engine   string      `json:"engine,omitempty"`
-	Net      string      `json:"net,omitempty"` // what carries bytes between nodes
+	Engine   string      `json:"engine"`
+	Net      string      `json:"net"` // what carries bytes between nodes
 	Seed     uint64      `json:"seed"`
 	StartMS  float64     `json:"start_ms"` // from the command to the ranks' first common barrier (or, without a session, their start)
-	Check    *Check      `json:"check,omitempty"`
-	TimeMS   *Times      `json:"time_ms,omitempty"`
-	Bytes    *Bytes      `json:"bytes,omitempty"`
-	Plan     *Plan       `json:"plan,omitempty"`
-	Config   *Config     `json:"config,omitempty"`
+	Check    *Check      `json:"check"`
+	TimeMS   *Times      `json:"time_ms"`
+	Bytes    *Bytes      `json:"bytes"`
+	Plan     *Plan       `json:"plan"`
+	Config   *Config     `json:"config"`
 	Ranks    []Rank      `json:"ranks"`
 	Failure  *Failure    `json:"error,omitempty"`
 }
@@ -106,7 +107,7 @@ type Rank struct {
 	Node      int      `json:"node"`
 	LocalRank int      `json:"local_rank"`
 	TimeMS    float64  `json:"time_ms"` // median
-	RelError  *float64 `json:"rel_error,omitempty"`
+	RelError  *float64 `json:"rel_error"`
 	Status    string   `json:"status"`
 
 	GFlops     float64 `json:"gflops,omitempty"`
