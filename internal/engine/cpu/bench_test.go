@@ -83,3 +83,34 @@ func median(d []time.Duration) time.Duration {
 	d = slices.Sorted(slices.Values(d))
 	return d[len(d)/2]
 }
+
+// BenchmarkSmallCall times a call with almost no work: what waking, copying and messages cost.
+func BenchmarkSmallCall(b *testing.B) {
+	s := plan.Shape{M: 16, N: 16, K: 64}
+	for _, ppn := range [][]int{{2}, {1, 1}, {2, 2}} {
+		b.Run(fmt.Sprint(ppn), func(b *testing.B) {
+			j := openJob(b, agGemm(b, 1, ppn...), s, options{mapped: true})
+			j.gather(b, s, randomOperands(1, s, len(j.ranks), engine.BF16))
+			var calls []time.Duration
+			for b.Loop() {
+				err := j.each(func(rank int) error {
+					if err := j.ranks[rank].Sync(b.Context()); err != nil {
+						return err
+					}
+					start := time.Now()
+					_, err := j.ranks[rank].Run(b.Context())
+					if rank == 0 {
+						calls = append(calls, time.Since(start))
+					}
+					return err
+				})
+				if err != nil {
+					b.Fatal(err)
+				}
+			}
+			slices.Sort(calls)
+			b.ReportMetric(float64(calls[len(calls)/2].Microseconds()), "median-us")
+			b.ReportMetric(float64(calls[len(calls)*99/100].Microseconds()), "p99-us")
+		})
+	}
+}

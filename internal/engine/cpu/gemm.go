@@ -18,6 +18,8 @@ const (
 	// block is the largest square handed to gonum at once; from four blocks of 64 on it would start
 	// goroutines of its own, and the engine's workers are to be the only parallelism.
 	block = 64
+	// hotRows is the rows of B that stay in the first-level cache while the rows of A pass by; a multiple of 4.
+	hotRows = 24
 )
 
 // rect is a rectangle of a row-major matrix of 16-bit elements.
@@ -154,15 +156,10 @@ func (s *segment) multiply(d engine.DType, n int64, sum []float32, spare *panelP
 	for i := int64(0); i < rows; i += block {
 		for j := int64(0); j < cols; j += block {
 			m, n := min(block, rows-i), min(block, cols-j)
+			clear(sum)
 			for q := int64(0); q < src.cols; q += depth {
 				width := min(depth, src.cols-q)
-				beta := float32(1)
-				if q == 0 {
-					beta = 0
-				}
-				gonum.Implementation{}.Sgemm(blas.NoTrans, blas.Trans, int(m), int(n), int(width), 1,
-					strip.a.part(rows, i, q, width), int(width), b.part(cols, j, q, width), int(width),
-					beta, sum, block)
+				accumulate(sum, strip.a.part(rows, i, q, width), b.part(cols, j, q, width), int(m), int(n), int(width))
 			}
 			for r := range m {
 				out := dst.row(row0 + i + r)[col0+j : col0+j+n]
@@ -172,6 +169,33 @@ func (s *segment) multiply(d engine.DType, n int64, sum []float32, spare *panelP
 	}
 	if strip.open.Add(-1) == 0 {
 		spare.put(&strip.a)
+	}
+}
+
+// accumulate adds to sum, m x n in rows of block, the scalar products of m rows of a with n rows of b.
+// The rows have k columns, a multiple of 8, and lie end to end.
+func accumulate(sum, a, b []float32, m, n, k int) {
+	if !haveDot {
+		gonum.Implementation{}.Sgemm(blas.NoTrans, blas.Trans, m, n, k, 1, a, k, b, k, 1, sum, block)
+		return
+	}
+	// At an edge the last row stands in for those that are not there, and its products are dropped.
+	var out [12]float32
+	at := func(x []float32, i, rows int) *float32 { return &x[min(i, rows-1)*k : min(i, rows-1)*k+k][0] }
+	for from := 0; from < n; from += hotRows {
+		to := min(from+hotRows, n)
+		for i := 0; i < m; i += 3 {
+			a0, a1, a2 := at(a, i, m), at(a, i+1, m), at(a, i+2, m)
+			for j := from; j < to; j += 4 {
+				dot3x4(a0, a1, a2, at(b, j, n), at(b, j+1, n), at(b, j+2, n), at(b, j+3, n), k, &out)
+				for r := range min(3, m-i) {
+					row := sum[(i+r)*block+j:]
+					for c := range min(4, n-j) {
+						row[c] += out[4*r+c]
+					}
+				}
+			}
+		}
 	}
 }
 
