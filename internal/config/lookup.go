@@ -63,11 +63,11 @@ func (o *Operator) Lookup(q Query) Choice {
 
 // source names an entry: file, number, line and name.
 func (o *Operator) source(i int) string {
-	s := fmt.Sprintf("%s entry %d (line %d)", o.File, i+1, o.entries[i].line)
+	s := fmt.Sprintf("%s entry %d", o.File, i+1)
 	if name := o.entries[i].Name; name != "" {
-		s += " " + name
+		s += fmt.Sprintf(" %q", name)
 	}
-	return s
+	return s + fmt.Sprintf(" (line %d)", o.entries[i].line)
 }
 
 // String says where the numbers of an entry come from.

@@ -49,11 +49,11 @@ func TestLookup(t *testing.T) {
 		want Choice
 	}{
 		{"the only match", Query{Engine: "cpu", DType: "bf16", M: 64, N: 64, K: 64, Nodes: 1, PPN: 1},
-			Choice{anyCPU, "f.yaml entry 1 (line 4) any", "matches; chosen", true}},
+			Choice{anyCPU, `f.yaml entry 1 "any" (line 4)`, "matches; chosen", true}},
 		{"more conditions win", Query{Engine: "cpu", DType: "bf16", M: 4096, N: 64, K: 64, Nodes: 1, PPN: 1},
-			Choice{large, "f.yaml entry 2 (line 8) large", "matches; measured 2026-11-29 on 2 cores", true}},
+			Choice{large, `f.yaml entry 2 "large" (line 8)`, "matches; measured 2026-11-29 on 2 cores", true}},
 		{"a match is nearer than a condition that fails", Query{Engine: "cpu", DType: "fp16", M: 4096, Nodes: 1, PPN: 1},
-			Choice{anyCPU, "f.yaml entry 1 (line 4) any", "matches; chosen", true}},
+			Choice{anyCPU, `f.yaml entry 1 "any" (line 4)`, "matches; chosen", true}},
 		{"nearest below the gap", Query{Engine: "cuda", DType: "bf16", M: 1024, Nodes: 2, PPN: 8, Fabric: "ibverbs"},
 			Choice{small, "f.yaml entry 3 (line 18)", "nearest: m 1024 is outside ..512; predicted", false}},
 		{"nearest above the gap", Query{Engine: "cuda", DType: "bf16", M: 4096, Nodes: 2, PPN: 8, Fabric: "ibverbs"},
