@@ -63,6 +63,13 @@ type Engine interface {
 	Open(ctx context.Context, cfg Config) (Instance, error)
 }
 
+// MemoryEstimator is an engine that can tell, before anything starts, how much host memory it will take.
+type MemoryEstimator interface {
+	// HostMemory is the number of bytes that Open allocates for a rank. Of cfg, it needs Rank, Plan, Shape,
+	// DType, Workers and Tile. Sizes that overflow are an error.
+	HostMemory(cfg Config) (int64, error)
+}
+
 // Instance is one rank's open operator. It is used by one goroutine, except Abort and Close.
 type Instance interface {
 	// SetInput copies raw elements (row-major bits of the dtype) into the rank's part of an input buffer.

@@ -22,19 +22,16 @@ type data struct {
 	generation uint64 // fresh data for each
 }
 
-// rows fills dst with rows [from, to) of a matrix.
+// rows fills dst with rows [from, to) of a matrix; its columns are a multiple of 8, as all depths are.
 func (d data) rows(dst []uint16, m matrix, from, to, cols int64) {
 	table := normals[d.spec.DType]()
 	for row := from; row < to; row++ {
 		key := mix(mix(mix(mix(d.spec.Seed)^d.generation)^uint64(m)) ^ uint64(row))
 		out := dst[(row-from)*cols : (row-from+1)*cols]
-		for i := 0; i < len(out); i += 4 { // 16 random bits choose an element
+		for ; len(out) >= 4; out = out[4:] { // 16 random bits choose an element
 			key += 0x9e3779b97f4a7c15
 			r := mix(key)
-			for j := range min(4, len(out)-i) {
-				out[i+j] = table[uint16(r)]
-				r >>= 16
-			}
+			out[0], out[1], out[2], out[3] = table[uint16(r)], table[uint16(r>>16)], table[uint16(r>>32)], table[uint16(r>>48)]
 		}
 	}
 }

@@ -1,35 +1,47 @@
 package operator
 
-import "fmt"
+import (
+	"fmt"
 
-// MemoryNeed is the number of bytes that a rank's run takes beside its engine: the operands in the making, the
-// output that is looked at, and, with a check, the reference's operand in fp32.
-func (s RunSpec) MemoryNeed(rank int) (int64, error) {
-	k, err := lookup(s.Operator)
-	if err != nil {
-		return 0, err
+	"github.com/mkrun/mkrun/internal/engine"
+	"github.com/mkrun/mkrun/internal/plan"
+)
+
+// CheckMemory says, before anything starts, whether this host has the memory for some ranks of the run.
+// Engines that do not tell what they take are passed.
+func CheckMemory(eng engine.Engine, spec RunSpec, p *plan.Plan, ranksHere []int) error {
+	estimator, ok := eng.(engine.MemoryEstimator)
+	if !ok {
+		return nil
 	}
-	var need int64
-	add := func(rows, cols, elem int64) {
-		if rows > 0 && cols > 0 && need >= 0 {
-			if overflows(rows, cols) || rows*cols > (1<<62)/elem {
-				need = -1
-				return
-			}
-			need += rows * cols * elem
+	var need float64 // a sum of many, so in floating point, which does not wrap around
+	for _, rank := range ranksHere {
+		n, err := estimator.HostMemory(engine.Config{Rank: rank, Plan: p, Shape: spec.Shape, DType: spec.DType, Workers: spec.Workers, Tile: spec.Tile})
+		if err != nil {
+			return fmt.Errorf("M=%d N=%d K=%d: %w", spec.Shape.M, spec.Shape.N, spec.Shape.K, err)
 		}
+		need += float64(n) + spec.dataMemory()
 	}
-	for _, in := range k.inputs {
-		from, to := in.rows(s, rank)
-		add(to-from, s.Shape.Of(in.cols), s.DType.Size())
+	available, err := engine.AvailableMemory()
+	if err != nil {
+		return err
 	}
-	m, n := k.size(s, rank)
-	add(m, n, s.DType.Size())
-	if s.Check {
-		add(n, s.Shape.K, s.DType.Size()+4)
+	if need > float64(available) {
+		return fmt.Errorf("not enough memory: M=%d N=%d K=%d on %d ranks of this host needs %.1f GiB, and %.1f GiB are available",
+			spec.Shape.M, spec.Shape.N, spec.Shape.K, len(ranksHere), need/(1<<30), float64(available)/(1<<30))
 	}
-	if need < 0 {
-		return 0, fmt.Errorf("shape M=%d N=%d K=%d: the operands of a rank have more bytes than 64-bit sizes can count", s.Shape.M, s.Shape.N, s.Shape.K)
+	return nil
+}
+
+// dataMemory is the bytes that a rank takes at most for making its operands and checking its output.
+func (s RunSpec) dataMemory() float64 {
+	m, n, k := float64(s.Shape.M), float64(s.Shape.N), float64(s.Shape.K)
+	size := float64(s.DType.Size())
+	loading := size * (m/float64(s.World.Size()) + n) * k
+	output := size * m * n
+	if !s.Check {
+		return output + loading
 	}
-	return need, nil
+	rows := min(checkBlock, m)
+	return output + max(loading, (size+4)*n*k+(size+4)*rows*k+4*rows*n)
 }

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -94,6 +95,12 @@ func (e *Engine) Open(ctx context.Context, cfg engine.Config) (engine.Instance, 
 }
 
 func (e *Engine) prepare(cfg engine.Config) (*instance, error) {
+	if cfg.Plan == nil || cfg.Bootstrap == nil {
+		return nil, errors.New("a plan and a bootstrap are needed")
+	}
+	if err := cfg.Plan.World.Validate(); err != nil {
+		return nil, err
+	}
 	size := cfg.Plan.World.Size()
 	if cfg.Rank < 0 || cfg.Rank >= size {
 		return nil, fmt.Errorf("rank %d is not in a world of %d ranks", cfg.Rank, size)
@@ -118,13 +125,16 @@ func (e *Engine) prepare(cfg engine.Config) (*instance, error) {
 	if cfg.Tile < 0 {
 		return nil, fmt.Errorf("a tile of %d rows", cfg.Tile)
 	}
+	if cfg.ListenAddr != "" {
+		// Peers connect to the address that is published, so it cannot be "any".
+		if ip, err := netip.ParseAddr(cfg.ListenAddr); err != nil || ip.IsUnspecified() {
+			return nil, fmt.Errorf("a rank cannot take connections at %q: an IP address of this host is needed", cfg.ListenAddr)
+		}
+	}
 	if barrierRounds(cfg.Plan.World) > maxRounds {
 		return nil, fmt.Errorf("%d nodes are more than the barrier has words for", cfg.Plan.World.Nodes())
 	}
-	in := &instance{engine: e, cfg: cfg, tile: int64(cfg.Tile), heaps: make([]*heap, size), operands: map[plan.Region]*operand{}}
-	if in.tile == 0 {
-		in.tile = DefaultTile
-	}
+	in := &instance{engine: e, cfg: cfg, tile: tileOf(cfg), heaps: make([]*heap, size), operands: map[plan.Region]*operand{}}
 	var err error
 	if in.lay, err = newLayout(cfg.Plan, cfg.Shape, cfg.DType); err != nil {
 		return nil, err
@@ -134,29 +144,6 @@ func (e *Engine) prepare(cfg engine.Config) (*instance, error) {
 	}
 	in.life, in.kill = context.WithCancelCause(context.Background())
 	return in, nil
-}
-
-// checkMemory refuses what this host has no memory for, all ranks of the node counted, before
-// anything is allocated.
-func (in *instance) checkMemory() error {
-	w := in.cfg.Plan.World
-	ranks := int64(w.PPN[w.NodeOf(in.cfg.Rank)])
-	if in.engine.local {
-		ranks = int64(w.Size())
-	}
-	need, err := memoryNeed(in.cfg.Plan, in.cfg.Shape, in.cfg.DType, in.cfg.Rank, in.cfg.Workers[plan.RoleCompute], in.tile, in.lay)
-	if err != nil {
-		return err
-	}
-	available, err := engine.AvailableMemory()
-	if err != nil {
-		return err
-	}
-	if need > available/ranks {
-		return fmt.Errorf("not enough memory: a rank needs %.1f GiB for M=%d N=%d K=%d, and %d ranks share the %.1f GiB that this host has available",
-			float64(need)/(1<<30), in.cfg.Shape.M, in.cfg.Shape.N, in.cfg.Shape.K, ranks, float64(available)/(1<<30))
-	}
-	return nil
 }
 
 func (in *instance) open(ctx context.Context) error {

@@ -280,6 +280,10 @@ func TestOpenRefuses(t *testing.T) {
 		"overflow":  {func(c *engine.Config) { c.Shape.M, c.Shape.K = 1<<40, 1<<40 }, "overflow 64-bit sizes"},
 		"memory":    {func(c *engine.Config) { c.Shape.M = 1 << 36 }, "not enough memory: a rank needs"},
 		"bandwidth": {func(c *engine.Config) { c.Net.BandwidthGBs = -1 }, "must not be negative"},
+		"any":       {func(c *engine.Config) { c.ListenAddr = "0.0.0.0" }, "an IP address of this host is needed"},
+		"address":   {func(c *engine.Config) { c.ListenAddr = "node1:80" }, "an IP address of this host is needed"},
+		"no plan":   {func(c *engine.Config) { c.Plan = nil }, "a plan and a bootstrap are needed"},
+		"no world":  {func(c *engine.Config) { c.Plan = &plan.Plan{} }, "at least one node"},
 		"tile":      {func(c *engine.Config) { c.Tile = -1 }, "tile of -1"},
 	} {
 		cfg := engine.Config{Plan: p, Shape: small, Workers: [plan.NumRoles]int{1, 1, 1}, WaitTimeout: time.Second,

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"sync/atomic"
 
-	"github.com/mkrun/mkrun/internal/engine"
 	"github.com/mkrun/mkrun/internal/plan"
 )
 
@@ -179,41 +178,4 @@ func (in *instance) compileProduct(t *task) error {
 	in.spare.size = max(in.spare.size, min(in.tile, t.src.rows)*t.src.cols)
 	t.segment = newSegment(t, b, in.tile)
 	return nil
-}
-
-// memoryNeed is the number of bytes a rank allocates for its buffers and converted operands.
-func memoryNeed(p *plan.Plan, s plan.Shape, d engine.DType, rank, workers int, tile int64, lay layout) (int64, error) {
-	need := lay.size
-	add := func(rows, cols, elem int64) error {
-		n, err := matrixBytes(rows, cols, elem)
-		if err != nil {
-			return err
-		}
-		if need += n; need < 0 {
-			return fmt.Errorf("the buffers overflow 64-bit sizes")
-		}
-		return nil
-	}
-	for _, b := range p.Buffers {
-		if b.Kind == plan.BufLanding {
-			continue
-		}
-		if err := add(b.RowSpan(rank, p.World.Size()).Len(s), s.Of(b.Cols), d.Size()); err != nil {
-			return 0, fmt.Errorf("buffer %s: %w", b.Name, err)
-		}
-	}
-	seen := map[plan.Region]bool{}
-	for _, t := range p.Ranks[rank].Queues[plan.RoleCompute] {
-		if t.Kind != plan.Compute || seen[t.B] {
-			continue
-		}
-		seen[t.B] = true
-		if err := add(t.B.Rows.Len(s), t.B.Cols.Len(s), 4); err != nil {
-			return 0, err
-		}
-		if err := add(int64(workers+1)*tile, t.B.Cols.Len(s), 4); err != nil {
-			return 0, err
-		}
-	}
-	return need, nil
 }
