@@ -179,11 +179,9 @@ func (a *agent) startRanks(ctx context.Context) error {
 		AbortGrace: time.Duration(a.start.GetAbortGraceMs()) * time.Millisecond,
 		Grace:      time.Duration(a.start.GetGraceMs()) * time.Millisecond,
 		LastLines:  lastLines,
+		Self:       selfBinary,
 	}
 	var err error
-	if spec.Self, err = os.Executable(); err != nil {
-		return fmt.Errorf("finding the mkrun binary: %w", err)
-	}
 	sockets := map[int]*session.RankSockets{}
 	closeAll := func() {
 		for _, s := range sockets {

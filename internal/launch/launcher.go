@@ -104,20 +104,17 @@ type launcher struct {
 
 func (l *launcher) startAgents(ctx context.Context, parent string) {
 	l.agents = make([]*localAgent, len(l.job.Hosts))
-	self, err := os.Executable()
 	var log io.Writer
 	if l.opts.Verbose {
 		log = l.opts.Notices
 	}
 	for node, host := range l.job.Hosts {
-		if err == nil {
-			cfg := AgentConfig{
-				Job: l.job.ID, Generation: 1, Node: node, Nodes: len(l.job.Hosts), Name: host.Name, Address: host.Address,
-				Parents: []string{parent}, Verbose: l.opts.Verbose,
-			}
-			l.agents[node], err = startLocal(ctx, self, cfg, l.secret, log)
+		cfg := AgentConfig{
+			Job: l.job.ID, Generation: 1, Node: node, Nodes: len(l.job.Hosts), Name: host.Name, Address: host.Address,
+			Parents: []string{parent}, Verbose: l.opts.Verbose,
 		}
-		if err != nil {
+		var err error
+		if l.agents[node], err = startLocal(ctx, cfg, l.secret, log); err != nil {
 			l.order(l.machine.fail(l.machine.nodeCause(pb.Cause_LAUNCHER, node, err.Error())))
 			return
 		}

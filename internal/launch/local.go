@@ -16,6 +16,9 @@ import (
 // AgentCommand is the hidden subcommand of mkrun whose body is Agent.
 const AgentCommand = "agent"
 
+// selfBinary is this very program, also when its file was replaced since it started.
+const selfBinary = "/proc/self/exe"
+
 // localAgent is an agent that runs as a child of the launcher.
 type localAgent struct {
 	cmd   *exec.Cmd
@@ -27,8 +30,9 @@ type localAgent struct {
 
 // startLocal starts the agent of one node on this host, in a process group of its own so that a
 // terminal's Ctrl-C reaches only the launcher. Its log goes to log, if that is not nil.
-func startLocal(ctx context.Context, self string, cfg AgentConfig, secret session.Secret, log io.Writer) (*localAgent, error) {
-	cmd := exec.CommandContext(ctx, self, AgentCommand)
+func startLocal(ctx context.Context, cfg AgentConfig, secret session.Secret, log io.Writer) (*localAgent, error) {
+	cmd := exec.CommandContext(ctx, selfBinary, AgentCommand)
+	cmd.Args[0] = "mkrun" // for the eyes of people
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	a := &localAgent{cmd: cmd, words: &lastWords{}, done: make(chan struct{})}
 	cmd.Stderr = a.words

@@ -5,7 +5,6 @@ package request
 import (
 	"errors"
 	"fmt"
-	"math"
 	"runtime"
 	"time"
 
@@ -61,7 +60,11 @@ func (r Request) Resolve() (*Resolved, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := out.checkMemory(); err != nil {
+	ranks := make([]int, r.World.Size()) // pretended nodes share this host
+	for i := range ranks {
+		ranks[i] = i
+	}
+	if err := operator.CheckMemory(cpu.New(), out.Run, out.Plan, ranks); err != nil {
 		return nil, err
 	}
 	return out, nil
@@ -165,51 +168,6 @@ func (r Request) shape(out *Resolved) (plan.Shape, error) {
 		}
 	}
 	return s, nil
-}
-
-// checkMemory refuses a run that this host has no memory for, all ranks counted: pretended nodes share it.
-func (out *Resolved) checkMemory() error {
-	var sum int64
-	for rank := range out.Run.World.Size() {
-		need, err := out.memoryOf(rank)
-		if err != nil {
-			return err
-		}
-		if sum > math.MaxInt64-need {
-			return fmt.Errorf("%d ranks of this shape need more memory than 64-bit sizes can count", out.Run.World.Size())
-		}
-		sum += need
-	}
-	available, err := engine.AvailableMemory()
-	if err != nil {
-		return err
-	}
-	if sum > available {
-		const gib = 1 << 30
-		s := out.Run.Shape
-		return fmt.Errorf("not enough memory: %d ranks with M=%d N=%d K=%d need %.1f GiB on this host, and %.1f GiB are available; use fewer ranks or smaller sizes",
-			out.Run.World.Size(), s.M, s.N, s.K, float64(sum)/gib, float64(available)/gib)
-	}
-	return nil
-}
-
-// memoryOf is what one rank takes: for its engine, and around it.
-func (out *Resolved) memoryOf(rank int) (int64, error) {
-	run := &out.Run
-	inEngine, err := cpu.MemoryNeed(engine.Config{
-		Rank: rank, Plan: out.Plan, Shape: run.Shape, DType: run.DType, Workers: run.Workers, Tile: run.Tile,
-	})
-	if err != nil {
-		return 0, err
-	}
-	around, err := run.MemoryNeed(rank)
-	if err != nil {
-		return 0, err
-	}
-	if inEngine > math.MaxInt64-around {
-		return 0, fmt.Errorf("rank %d needs more memory than 64-bit sizes can count", rank)
-	}
-	return inEngine + around, nil
 }
 
 // first is the first value that is set.
