@@ -18,7 +18,7 @@ func CheckMemory(eng engine.Engine, spec RunSpec, p *plan.Plan, ranksHere []int)
 	for _, rank := range ranksHere {
 		n, err := estimator.HostMemory(engine.Config{Rank: rank, Plan: p, Shape: spec.Shape, DType: spec.DType, Workers: spec.Workers, Tile: spec.Tile})
 		if err != nil {
-			return fmt.Errorf("M=%d N=%d K=%d: %w", spec.Shape.M, spec.Shape.N, spec.Shape.K, err)
+			return fmt.Errorf("sizing M=%d N=%d K=%d: %w", spec.Shape.M, spec.Shape.N, spec.Shape.K, err)
 		}
 		need += float64(n) + spec.dataMemory()
 	}

@@ -73,7 +73,7 @@ func (s RunSpec) Validate() error {
 	case s.Shape.M < 1 || s.Shape.N < 1 || s.Shape.K < 1:
 		return fmt.Errorf("shape M=%d N=%d K=%d: every size must be at least 1", s.Shape.M, s.Shape.N, s.Shape.K)
 	case s.Shape.K%8 != 0:
-		return fmt.Errorf("K=%d is not a multiple of 8", s.Shape.K)
+		return fmt.Errorf("the depth K=%d is not a multiple of 8", s.Shape.K)
 	case overflows(s.Shape.M, s.Shape.K) || overflows(s.Shape.N, s.Shape.K) || overflows(s.Shape.M, s.Shape.N):
 		return fmt.Errorf("shape M=%d N=%d K=%d: a matrix of it has more bytes than 64-bit sizes can count", s.Shape.M, s.Shape.N, s.Shape.K)
 	case s.Chunks < 1:

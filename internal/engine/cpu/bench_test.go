@@ -75,8 +75,8 @@ func benchmarkAGGemm(b *testing.B, s plan.Shape, o options) {
 	b.ReportMetric(base.Seconds()*1e3, "gonum-ms")
 	b.ReportMetric(work/t.Seconds()/1e9, "GFLOP/s")
 	b.ReportMetric(t.Seconds()/base.Seconds(), "ratio")
-	b.Log(fmt.Sprintf("M=%d N=%d K=%d on 2x2: ag_gemm %v, gonum A*B' %v, gonum A*B %v (medians of %d)",
-		s.M, s.N, s.K, t, median(dot), median(axpy), len(ours)))
+	b.Logf("M=%d N=%d K=%d on 2x2: ag_gemm %v, gonum A*B' %v, gonum A*B %v (medians of %d)",
+		s.M, s.N, s.K, t, median(dot), median(axpy), len(ours))
 }
 
 func median(d []time.Duration) time.Duration {

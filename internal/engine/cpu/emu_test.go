@@ -5,6 +5,9 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/mkrun/mkrun/internal/engine"
+	"github.com/mkrun/mkrun/internal/plan"
 )
 
 func TestPacerBooksOneAfterTheOther(t *testing.T) {
@@ -96,5 +99,27 @@ func TestFlagFollowsTheLastPiece(t *testing.T) {
 	}
 	if got := bytesOf(c.dst.bits); !slices.Equal(got[:size], data) {
 		t.Error("the pieces are not where they belong")
+	}
+}
+
+// An emulated link is never faster than it is said to be. (How much slower is the host's business.)
+func TestEmulatedLinkTakesItsTime(t *testing.T) {
+	s := plan.Shape{M: 64, N: 8, K: 256}
+	half := 2 * s.M / 2 * s.K // bytes each rank sends
+	for _, c := range []struct {
+		net  engine.Net
+		want time.Duration
+	}{
+		{engine.Net{BandwidthGBs: 1e-3}, time.Duration(half) * time.Microsecond},
+		{engine.Net{Latency: 30 * time.Millisecond}, 30 * time.Millisecond},
+		{engine.Net{BandwidthGBs: 1e-3, Latency: 30 * time.Millisecond}, time.Duration(half)*time.Microsecond + 30*time.Millisecond},
+	} {
+		o := randomOperands(1, s, 2, engine.BF16)
+		out, stats := openJob(t, agGemm(t, 1, 1, 1), s, options{net: c.net}).gather(t, s, o)
+		checkProducts(t, s, engine.BF16, o, out)
+		// The peer's message may have left before this rank's clock started, but only one of them can.
+		if took := max(stats[0].Time, stats[1].Time); took < c.want {
+			t.Errorf("%+v: a call took %v, want at least %v", c.net, took, c.want)
+		}
 	}
 }

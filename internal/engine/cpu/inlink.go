@@ -103,7 +103,7 @@ func (l *inLink) read() {
 	r := bufio.NewReaderSize(l.conn, 32<<10)
 	for {
 		bye, err := l.readFrame(r)
-		if bye || err == errAborted {
+		if bye || errors.Is(err, errAborted) {
 			return
 		}
 		if err != nil {

@@ -2,6 +2,7 @@ package cpu
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -161,7 +162,7 @@ func (w *worker) wait(t *task, wait plan.Wait) error {
 	w.blocked.Store(b)
 	_, err := h.await(word, target, in.cfg.WaitTimeout)
 	w.waited += time.Since(b.since)
-	if err == errTimeout {
+	if errors.Is(err, errTimeout) {
 		return in.rootWait(b)
 	}
 	w.blocked.Store(nil)

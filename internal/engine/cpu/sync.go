@@ -2,6 +2,7 @@ package cpu
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -59,7 +60,7 @@ func (in *instance) meet(number uint64) error {
 func (in *instance) awaitBarrier(off int64, target uint64, name, owes string) error {
 	h := in.heap()
 	seen, err := h.await(h.word(off), target, in.cfg.WaitTimeout)
-	if err == errTimeout {
+	if errors.Is(err, errTimeout) {
 		return &engine.WaitError{Rank: in.cfg.Rank, Role: "sync", Task: fmt.Sprintf("barrier %d", in.barrier), Flag: name,
 			Seen: seen, Wanted: target, Signals: owes, After: in.cfg.WaitTimeout.Round(time.Millisecond)}
 	}

@@ -51,8 +51,13 @@ func openJob(t testing.TB, p *plan.Plan, s plan.Shape, o options) *job {
 	local := NewLocal()
 	j := &job{plan: p, ranks: make([]engine.Instance, size)}
 	t.Cleanup(func() {
-		j.each(func(rank int) error { return j.ranks[rank].Close() })
-		if err := boot.Close(); err != nil {
+		err := j.each(func(rank int) error {
+			if j.ranks[rank] == nil {
+				return nil
+			}
+			return j.ranks[rank].Close()
+		})
+		if err := errors.Join(err, boot.Close()); err != nil {
 			t.Error(err)
 		}
 	})
