@@ -129,7 +129,7 @@ func (a *agent) serve(ctx context.Context) error {
 			}
 			a.tell(ctx, ev)
 		case opinion := <-a.pool.opinions():
-			a.send(ctx, &pb.FromAgent{Kind: &pb.FromAgent_Member{Member: opinion}})
+			a.send(ctx, memberMessage(opinion))
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}

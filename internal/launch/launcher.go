@@ -53,10 +53,13 @@ func Run(ctx context.Context, job *Job, opts Options) (*Outcome, error) {
 	if err := keeper.BecomeSubreaper(); err != nil {
 		return nil, err
 	}
-	l := &launcher{job: job, opts: opts, machine: newMachine(job), secret: session.NewSecret(), gone: make(chan int, job.World.Nodes())}
-	var err error
+	m, err := newMachine(job, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	l := &launcher{job: job, opts: opts, machine: m, secret: session.NewSecret(), gone: make(chan int, job.World.Nodes())}
 	l.head, err = session.NewHead(session.HeadConfig{
-		Job: job.ID, Generation: 1, Secret: l.secret, Nodes: job.World.Nodes(), Build: version.Get().BuildID(), Log: opts.Log,
+		Job: job.ID, Generation: generation, Secret: l.secret, Nodes: job.World.Nodes(), Build: version.Get().BuildID(), Log: opts.Log,
 	})
 	if err != nil {
 		return nil, err
@@ -110,7 +113,7 @@ func (l *launcher) startAgents(ctx context.Context, parent string) {
 	}
 	for node, host := range l.job.Hosts {
 		cfg := AgentConfig{
-			Job: l.job.ID, Generation: 1, Node: node, Nodes: len(l.job.Hosts), Name: host.Name, Address: host.Address,
+			Job: l.job.ID, Generation: generation, Node: node, Nodes: len(l.job.Hosts), Name: host.Name, Address: host.Address,
 			Parents: []string{parent}, Verbose: l.opts.Verbose,
 		}
 		var err error
@@ -153,10 +156,10 @@ func (l *launcher) follow(ctx context.Context) {
 			orders = l.machine.fail(noPlace(pb.Cause_LAUNCHER, context.Cause(ctx).Error(), stdio.StatusLauncher))
 		case <-startTimer:
 			orders = l.machine.fail(noPlace(pb.Cause_TIMEOUT, fmt.Sprintf(
-				"not all ranks were started within %v (--start-timeout):%s", l.job.StartTimeout, l.machine.states()), stdio.StatusTimeout))
+				"not all ranks were started within %v (--start-timeout):%s", l.job.StartTimeout, l.machine.states(time.Now())), stdio.StatusTimeout))
 		case <-timer:
 			orders = l.machine.fail(noPlace(pb.Cause_TIMEOUT, fmt.Sprintf(
-				"the job did not end within %v (--timeout):%s%s", l.job.Timeout, l.machine.states(), l.waiting()), stdio.StatusTimeout))
+				"the job did not end within %v (--timeout):%s%s", l.job.Timeout, l.machine.states(time.Now()), l.waiting()), stdio.StatusTimeout))
 		case <-grace:
 			orders = l.machine.abort()
 			l.giveUp = time.After(l.job.AbortGrace + endLimit)
@@ -228,7 +231,7 @@ func (l *launcher) take(ev session.HeadEvent) []order {
 // agentGone handles the end of an agent's process. If it had joined, its stream tells the same and
 // more; if it never said hello, this is all there will be.
 func (l *launcher) agentGone(node int) []order {
-	if l.machine.nodes[node].hello != nil {
+	if l.machine.nodes[node].joined {
 		return nil
 	}
 	return l.machine.lost(node, "it ended before it joined the job"+l.lastWords(node))

@@ -6,10 +6,15 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
+	"github.com/mkrun/mkrun/internal/rendezvous"
 	pb "github.com/mkrun/mkrun/internal/session/sessionpb"
 	"github.com/mkrun/mkrun/internal/stdio"
 )
+
+// generation numbers the starts of a job's ranks; a job that is not restarted has one.
+const generation = 1
 
 // exitAborted is the status with which a rank leaves because others failed, as if it had obeyed a
 // SIGTERM. Such an exit is a consequence, never a cause.
@@ -19,17 +24,18 @@ const exitAborted = 128 + 15
 // goroutines or sockets. Every input returns the messages it calls for, so that any order of events,
 // however unlucky, can be replayed in a test.
 type machine struct {
-	job   *Job
-	nodes []nodeState
-	ranks []rankState
-	cause *pb.Cause // why the job failed; nil while all is well
-	begun bool      // roster and start orders were sent
+	job      *Job
+	assembly *rendezvous.Assembly
+	nodes    []nodeState
+	ranks    []rankState
+	cause    *pb.Cause // why the job failed; nil while all is well
+	begun    bool      // roster and start orders were sent
 }
 
 type nodeState struct {
-	hello *pb.Hello
-	facts *Facts
-	over  bool // its ranks have ended and all output has arrived, or the agent is lost
+	joined bool
+	facts  *Facts
+	over   bool // its ranks have ended and all output has arrived, or the agent is lost
 }
 
 type rankPhase int
@@ -68,16 +74,25 @@ type order struct {
 
 const allNodes = -1
 
-func newMachine(job *Job) *machine {
-	return &machine{
-		job:   job,
-		nodes: make([]nodeState, job.World.Nodes()),
-		ranks: make([]rankState, job.World.Size()),
+// newMachine starts with all nodes missing since now.
+func newMachine(job *Job, now time.Time) (*machine, error) {
+	assembly, err := rendezvous.NewAssembly(job.ID, generation, job.World.PPN, now)
+	if err != nil {
+		return nil, err
 	}
+	return &machine{
+		job:      job,
+		assembly: assembly,
+		nodes:    make([]nodeState, job.World.Nodes()),
+		ranks:    make([]rankState, job.World.Size()),
+	}, nil
 }
 
 func (m *machine) hello(node int, h *pb.Hello) []order {
-	m.nodes[node].hello = h
+	if _, err := m.assembly.Hello(h); err != nil {
+		return m.fail(m.nodeCause(pb.Cause_LAUNCHER, node, err.Error()))
+	}
+	m.nodes[node].joined = true
 	return m.begin()
 }
 
@@ -92,11 +107,15 @@ func (m *machine) factsFrom(node int, raw []byte) []order {
 
 // begin sends roster and start orders once every node is there and the first one said which port is free.
 func (m *machine) begin() []order {
-	if m.begun || m.cause != nil || m.nodes[0].facts == nil || len(m.missing()) > 0 {
+	if m.begun || m.cause != nil || m.nodes[0].facts == nil || !m.assembly.Complete() {
 		return nil
 	}
+	roster, err := m.assembly.Roster()
+	if err != nil {
+		return m.fail(noPlace(pb.Cause_LAUNCHER, err.Error(), stdio.StatusLauncher))
+	}
 	m.begun = true
-	orders := []order{{allNodes, &pb.ToAgent{Kind: &pb.ToAgent_Roster{Roster: m.roster()}}}}
+	orders := []order{{allNodes, &pb.ToAgent{Kind: &pb.ToAgent_Roster{Roster: roster}}}}
 	for node := range m.nodes {
 		start := &pb.Start{
 			Run:          m.job.Run,
@@ -117,35 +136,6 @@ func (m *machine) begin() []order {
 		orders = append(orders, order{node, &pb.ToAgent{Kind: &pb.ToAgent_Start{Start: start}}})
 	}
 	return orders
-}
-
-func (m *machine) roster() *pb.Roster {
-	r := &pb.Roster{Job: m.job.ID, Generation: 1}
-	first := 0
-	for i, n := range m.nodes {
-		r.Nodes = append(r.Nodes, &pb.Node{
-			Index:       int32(i),
-			Incarnation: n.hello.GetIncarnation(),
-			Hostname:    n.hello.GetHostname(),
-			Address:     m.job.Hosts[i].Address,
-			Gossip:      n.hello.GetAddresses(),
-			FirstRank:   int32(first),
-			Ranks:       int32(m.job.World.PPN[i]),
-		})
-		first += m.job.World.PPN[i]
-	}
-	return r
-}
-
-// missing are the nodes that have not said hello.
-func (m *machine) missing() []int {
-	var missing []int
-	for i, n := range m.nodes {
-		if n.hello == nil && !n.over {
-			missing = append(missing, i)
-		}
-	}
-	return missing
 }
 
 func (m *machine) started(rank, pid int) {
@@ -267,7 +257,7 @@ func (m *machine) kill() []order {
 // over reports whether nothing of the job runs any more.
 func (m *machine) over() bool {
 	for _, n := range m.nodes {
-		if n.hello == nil && !m.begun && m.cause != nil {
+		if !n.joined && !m.begun && m.cause != nil {
 			continue // never came, and will be told to go if it still does
 		}
 		if !n.over {
@@ -293,11 +283,13 @@ func (m *machine) conclude() {
 	}
 }
 
-// states says in one line per rank how far it came, for time-outs and signals.
-func (m *machine) states() string {
+// states says in one line per rank how far it came, for time-outs.
+func (m *machine) states(now time.Time) string {
 	var b strings.Builder
-	for _, node := range m.missing() {
-		fmt.Fprintf(&b, "\n  %s (node %d, %s): its agent has not said hello", m.job.Hosts[node].Name, node, m.job.Hosts[node].Address)
+	for _, missing := range m.assembly.Missing() {
+		h := m.job.Hosts[missing.Node]
+		fmt.Fprintf(&b, "\n  %s (node %d, %s): its agent has not said hello for %v",
+			h.Name, missing.Node, h.Address, now.Sub(missing.Since).Round(time.Millisecond))
 	}
 	for rank, r := range m.ranks {
 		node := m.job.World.NodeOf(rank)

@@ -3,6 +3,7 @@ package launch
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/mkrun/mkrun/internal/plan"
 	pb "github.com/mkrun/mkrun/internal/session/sessionpb"
@@ -14,7 +15,16 @@ func testMachine(t *testing.T, ppn ...int) *machine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return newMachine(&Job{ID: "job", World: plan.World{PPN: ppn}, Hosts: hosts, Argv: []string{"true"}})
+	m, err := newMachine(&Job{ID: "job", World: plan.World{PPN: ppn}, Hosts: hosts, Argv: []string{"true"}}, time.Unix(100, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// helloOf is what the agent of a node says first.
+func helloOf(node int) *pb.Hello {
+	return &pb.Hello{Job: "job", Generation: generation, Node: int32(node), Addresses: []string{"127.0.0.1:7946"}}
 }
 
 // join brings all nodes in and starts all ranks.
@@ -22,7 +32,7 @@ func join(t *testing.T, m *machine) {
 	t.Helper()
 	orders := 0
 	for node := range m.nodes {
-		orders += len(m.hello(node, &pb.Hello{Node: int32(node)}))
+		orders += len(m.hello(node, helloOf(node)))
 		orders += len(m.factsFrom(node, []byte(`{"master_port":4711}`)))
 	}
 	if orders != 1+len(m.nodes) {
@@ -38,14 +48,11 @@ func join(t *testing.T, m *machine) {
 
 func TestRosterAndStartNeedEveryHelloAndTheMasterPort(t *testing.T) {
 	m := testMachine(t, 2, 1)
-	if orders := m.hello(1, &pb.Hello{Node: 1}); orders != nil {
+	if orders := m.hello(1, helloOf(1)); orders != nil {
 		t.Fatalf("orders before all nodes were there: %v", orders)
 	}
-	if orders := m.hello(0, &pb.Hello{Node: 0}); orders != nil {
+	if orders := m.hello(0, helloOf(0)); orders != nil {
 		t.Fatalf("orders before the master port was known: %v", orders)
-	}
-	if got := m.missing(); len(got) != 0 {
-		t.Fatalf("missing = %v", got)
 	}
 	orders := m.factsFrom(0, []byte(`{"master_port":4711}`))
 	if len(orders) != 3 {
@@ -158,8 +165,8 @@ func TestSilentSuccessIsNoSuccess(t *testing.T) {
 
 func TestStatesNameWhoIsMissing(t *testing.T) {
 	m := testMachine(t, 1, 1)
-	m.hello(0, &pb.Hello{})
-	if got := m.states(); !strings.Contains(got, "node1 (node 1, 127.0.0.2): its agent has not said hello") {
+	m.hello(0, helloOf(0))
+	if got := m.states(time.Unix(103, 0)); !strings.Contains(got, "node1 (node 1, 127.0.0.2): its agent has not said hello for 3s") {
 		t.Errorf("states do not name the missing node:%s", got)
 	}
 }
