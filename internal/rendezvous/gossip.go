@@ -29,18 +29,6 @@ type GossipConfig struct {
 	transport memberlist.Transport // tests run without sockets
 }
 
-// MemberState is what gossip holds of a node.
-type MemberState uint8
-
-// The states of a member.
-const (
-	MemberAlive MemberState = iota
-	MemberLeft              // it said that it goes
-	MemberDead              // it does not answer, nor does anyone else reach it
-)
-
-func (s MemberState) String() string { return [...]string{"alive", "left", "dead"}[s] }
-
 // Member is one agent process as gossip sees it.
 type Member struct {
 	Node        int
@@ -48,10 +36,11 @@ type Member struct {
 	Address     string // host:port
 }
 
-// MemberEvent is gossip's opinion of another node. It is an opinion: an overloaded host looks dead to it.
+// MemberEvent is gossip's opinion of another node: it is alive, or it is dead or has left (memberlist
+// does not tell which). It is an opinion: an overloaded host looks dead to it.
 type MemberEvent struct {
 	Member
-	State MemberState
+	Alive bool
 }
 
 // Gossip is a node's membership in its job's pool. The pool is closed: who lacks the key or the job's
@@ -260,23 +249,19 @@ type (
 	conflictDelegate Gossip
 )
 
-func (d *eventDelegate) NotifyJoin(n *memberlist.Node)   { d.note(n, MemberAlive) }
-func (d *eventDelegate) NotifyUpdate(n *memberlist.Node) {}
-func (d *eventDelegate) NotifyLeave(n *memberlist.Node) {
-	if n.State == memberlist.StateLeft {
-		d.note(n, MemberLeft)
-	} else {
-		d.note(n, MemberDead)
-	}
-}
+func (d *eventDelegate) NotifyJoin(n *memberlist.Node)  { d.note(n, true) }
+func (d *eventDelegate) NotifyLeave(n *memberlist.Node) { d.note(n, false) }
 
-func (d *eventDelegate) note(n *memberlist.Node, state MemberState) {
+// NotifyUpdate has nothing to tell: nodes carry no metadata.
+func (d *eventDelegate) NotifyUpdate(*memberlist.Node) {}
+
+func (d *eventDelegate) note(n *memberlist.Node, alive bool) {
 	g := (*Gossip)(d)
 	m, err := g.parse(n)
 	if err != nil || (m.Node == g.cfg.Node && m.Incarnation == g.cfg.Incarnation) {
 		return
 	}
-	g.events.put(MemberEvent{m, state})
+	g.events.put(MemberEvent{m, alive})
 }
 
 // NotifyAlive refuses whoever is not of this job.
