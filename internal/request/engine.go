@@ -13,10 +13,11 @@ func chooseEngine(name string) (engine, why string, err error) {
 	case "cpu":
 		return "cpu", "asked for", nil
 	case "auto":
-		if err := cudaMissing(); err != nil {
-			return "cpu", err.Error(), nil
+		why := "the CUDA data plane does not execute plans in this version"
+		if missing := cudaMissing(); missing != nil {
+			why = missing.Error()
 		}
-		return "cpu", "the CUDA data plane does not execute plans in this version", nil
+		return "cpu", why, nil
 	case "cuda":
 		if err := cudaMissing(); err != nil {
 			return "", "", fmt.Errorf("--engine cuda: %w; 'mkrun doctor' says more; --engine cpu runs the same plans", err)
@@ -33,7 +34,7 @@ func cudaMissing() error {
 		return fmt.Errorf("looking for GPUs: %w", err)
 	}
 	if len(devices) == 0 {
-		return fmt.Errorf("no GPU: looked for /dev/nvidia0, /dev/nvidia1, ...")
+		return fmt.Errorf("no GPU: looked for /dev/nvidia0 and the like")
 	}
 	if _, err := dataplane.Find(); err != nil {
 		return fmt.Errorf("no CUDA data plane: %w", err)
