@@ -1,5 +1,5 @@
 // What the ranks share besides data: the control block of an operator instance, at the same heap offset on every rank.
-// Every word has one writer and its own 128-byte line.
+// Every word (but `stamp`, which copies read) has its own 128-byte line.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -7,6 +7,7 @@
 namespace mk {
 
 constexpr int kMaxRanks = 16;
+constexpr int kStampRun = 64;  // flags that one copy of the copy engine can raise
 
 struct alignas(128) Word {
   uint64_t value;
@@ -15,13 +16,12 @@ struct alignas(128) Word {
 struct Control {
   Word abort;               // sticky: non-zero makes every wait end and every later launch leave at once
   Word epoch;               // calls completed on this rank; the kernel's last CTA advances it
-  Word stamp;               // epoch of the call in flight, source of the copy engine's flag copies
+  uint64_t stamp[kStampRun];  // epoch of the call in flight, source of the copy engine's flag copies
   Word exits;               // CTAs of the call in flight that are done
   Word record;              // claimed by the first wait that timed out
   Word credit[kMaxRanks];   // [r]: calls whose landing data rank r has finished reading (rank r writes it here)
 };
-static_assert(offsetof(Control, credit) == 5 * 128);
-static_assert(sizeof(Control) == (5 + kMaxRanks) * 128);
+static_assert(sizeof(Control) == (4 + kMaxRanks) * 128 + kStampRun * 8);
 
 // Roles named in a time-out record.
 enum Role : uint32_t { kRoleNone = 0, kRoleProducer = 1, kRolePush = 2, kRoleCredit = 3, kRoleBarrier = 4 };

@@ -8,12 +8,9 @@ namespace mk {
 struct Gate {
   const uint64_t* stamps = nullptr;  // of the tile's row block, one per K block
   uint32_t peer = 0;
-  int32_t ready = 0;                 // K steps known to have arrived
+  int32_t ready = 0;                 // K steps before this one are known to have arrived, from the last wait on
   int64_t waited = 0;                // clock cycles this warp has spent here
 
-  __device__ __forceinline__ void open_all(int32_t k_steps) {
-    ready = k_steps;
-  }
   __device__ __forceinline__ void start(const uint64_t* row_block_stamps, uint32_t from) {
     stamps = row_block_stamps;
     peer = from;
@@ -30,8 +27,9 @@ struct Gate {
     const int64_t start_clock = clock64();
     WaitClock clock;
     uint32_t arrived;
+#pragma unroll 1
     for (;;) {
-      const uint64_t seen = ptx::load_relaxed_system(flag);
+      const uint64_t seen = ptx::load_acquire_system(flag);
       arrived = __ballot_sync(0xFFFFFFFFu, !mine || seen >= epoch);
       if (arrived & 1) break;
       bool over = false;
@@ -41,9 +39,8 @@ struct Gate {
         break;
       }
     }
-    ptx::fence_system();
     __syncwarp();
-    ptx::fence_async_all();
+    ptx::fence_async_global();
     const int run = arrived == 0xFFFFFFFFu ? 32 : __ffs(~arrived) - 1;
     ready = (block + run) << grid.k_shift;
     waited += clock64() - start_clock;

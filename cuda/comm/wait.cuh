@@ -54,17 +54,16 @@ struct WaitClock {
   }
 };
 
-// One thread waits until *flag >= wanted. Acquires: what the writer did before it wrote the flag is visible to
-// generic accesses afterwards (TMA loads need ptx::fence_async_all too).
+// One thread waits until *flag >= wanted. Acquires: what the writer did before it wrote the flag is visible to generic
+// accesses afterwards (TMA needs ptx::fence_async_global too).
 __device__ __forceinline__ void wait_flag(const WaitContext& w, Role role, uint32_t peer, const uint64_t* flag,
                                           uint64_t wanted) {
   WaitClock clock;
   uint64_t seen;
 #pragma unroll 1
-  while ((seen = ptx::load_relaxed_system(flag)) < wanted) {
+  while ((seen = ptx::load_acquire_system(flag)) < wanted) {
     if (clock.expired(w, role, peer, flag, seen, wanted)) break;
   }
-  ptx::fence_system();
 }
 
 }  // namespace mk

@@ -11,7 +11,6 @@
 
 namespace {
 
-constexpr int kCopyStreams = 2;  // one copy runs while the flag of the other is on its way
 constexpr int kMostCtas = 1024;
 
 }  // namespace
@@ -23,16 +22,14 @@ struct mk_ag_gemm {
   mk::WaitRecord* record = nullptr;
   int64_t* waited = nullptr;
   int resident[2][2] = {};  // CTAs that fit on the GPU, by tile_n / 256 and cluster - 1
-  cudaStream_t copy[kCopyStreams] = {};
+  cudaStream_t copy = nullptr;
   cudaEvent_t fork = nullptr;
-  cudaEvent_t join[kCopyStreams] = {};
+  cudaEvent_t join = nullptr;
 
   ~mk_ag_gemm() {
-    for (int i = 0; i < kCopyStreams; ++i) {
-      if (copy[i] != nullptr) cudaStreamDestroy(copy[i]);
-      if (join[i] != nullptr) cudaEventDestroy(join[i]);
-    }
+    if (copy != nullptr) cudaStreamDestroy(copy);
     if (fork != nullptr) cudaEventDestroy(fork);
+    if (join != nullptr) cudaEventDestroy(join);
     if (waited != nullptr) cudaFree(waited);
     mk::free_wait_record(record);
   }
@@ -73,54 +70,58 @@ AgGemmParams make_params(const mk_ag_gemm& op, const mk_ag_gemm_args& a, const m
                                a.k, rows * a.k, kTileM, "tensor map of the landing buffer");
   p.tiles = ag_gemm_tiles(a, c, context.world);
   p.gate = ag_gemm_gate(a, c, context.world);
-  p.push.source = static_cast<const char*>(a.a);
-  p.push.source_pitch = a.lda * 2;
-  p.push.landing_at = static_cast<int64_t>(op.landing_at);
+  for (int r = 0; r < context.world; ++r) {
+    p.heap[r] = context.heap->base(r);
+    p.peer[r] = p.a;
+    if (r == context.rank) continue;
+    const char* place = p.heap[r] + op.landing_at + landing_index(r, context.rank) * rows * a.k * 2;
+    p.peer[r] = tensor_map(d, place, element, a.k, rows, 1, a.k, rows * a.k, kTileM, "tensor map of a peer's landing buffer");
+  }
   p.push.stamps_at = static_cast<int64_t>(op.stamps_at);
-  p.push.landing_pitch = a.k * 2;
-  p.push.landing_bytes = rows * a.k * 2;
-  p.push.rows = static_cast<int32_t>(rows);
-  p.push.row_bytes = a.k * 2;
   p.push.group = c.push_group;
   p.push.ctas = context.world > 1 ? c.push_ctas : 0;
-  p.push.warps = c.push_warps;
-  for (int r = 0; r < context.world; ++r) p.push.heap[r] = context.heap->base(r);
   p.wait = wait_context(context, op.control_at, op.record);
   p.stamps = reinterpret_cast<uint64_t*>(context.heap->base(context.rank) + op.stamps_at);
   p.waited = op.waited;
+  p.c_base = a.c;
+  p.c_pitch = a.ldc;
+  p.n = static_cast<int32_t>(a.n);
+  p.shard_rows = static_cast<int32_t>(rows);
   p.k_steps = static_cast<int32_t>(ceil_div(a.k, kStepK));
+  p.k_stagger = c.k_stagger < 0 ? 0 : c.k_stagger % p.k_steps;
   return p;
 }
 
-// Mover `ce`: every chunk of the own shard into every peer's landing buffer, each followed by a copy of the stamp.
-void copy_shards(mk_ag_gemm& op, const AgGemmParams& p, const mk_ag_gemm_config& c) {
+// Mover `ce`: every chunk of the own shard into every peer's landing buffer, each followed by a copy of the stamp on the
+// same stream (ordering the flag from a second stream costs more than it hides).
+void copy_shards(mk_ag_gemm& op, const AgGemmParams& p, const mk_ag_gemm_args& a, const mk_ag_gemm_config& c) {
   const mk_context& context = *op.context;
   const StampGrid& g = p.gate;
-  const void* stamp = &p.wait.control[context.rank]->stamp.value;
-  int lane = 0;
+  const uint64_t* stamp = p.wait.control[context.rank]->stamp;
+  const std::vector<CopyChunk> chunks = ag_gemm_copies(g);
   for (int step = 1; step < context.world; ++step) {
     const int peer = rank_after(context.rank, step, context.world);
     const int place = landing_index(peer, context.rank);
-    char* landing = p.push.heap[peer] + op.landing_at + place * p.push.landing_bytes;
-    uint64_t* stamps = reinterpret_cast<uint64_t*>(p.push.heap[peer] + op.stamps_at);
-    for (int64_t i = 0; i < int64_t{g.row_blocks} * g.k_blocks; ++i, lane = (lane + 1) % kCopyStreams) {
-      const PushBlock b = push_block(g.row_blocks, g.k_blocks, c.push_group, static_cast<uint32_t>(i));
-      const int64_t row = int64_t{b.row_block} * c.row_block;
-      const int64_t column = int64_t{b.k_step} * c.k_block * 2;
-      const int64_t rows = std::min<int64_t>(c.row_block, p.push.rows - row);
-      const int64_t bytes = std::min<int64_t>(int64_t{c.k_block} * 2, p.push.row_bytes - column);
-      const char* from = p.push.source + row * p.push.source_pitch + column;
-      char* to = landing + row * p.push.landing_pitch + column;
-      if (bytes == p.push.landing_pitch && bytes == p.push.source_pitch) {
-        check_cuda(cudaMemcpyAsync(to, from, rows * bytes, cudaMemcpyDefault, op.copy[lane]), "copying to a peer");
+    char* landing = p.heap[peer] + op.landing_at + place * int64_t{p.shard_rows} * a.k * 2;
+    uint64_t* stamps = reinterpret_cast<uint64_t*>(p.heap[peer] + op.stamps_at);
+    for (const CopyChunk& chunk : chunks) {
+      const int64_t row = int64_t{chunk.row_block} * c.row_block, column = int64_t{chunk.k_block} * c.k_block;
+      const int64_t rows = std::min<int64_t>(c.row_block, p.shard_rows - row);
+      const int64_t columns = std::min(int64_t{chunk.k_blocks} * c.k_block, a.k - column);
+      const char* from = static_cast<const char*>(a.a) + (row * a.lda + column) * 2;
+      char* to = landing + (row * a.k + column) * 2;
+      if (columns == a.k && columns == a.lda) {
+        check_cuda(cudaMemcpyAsync(to, from, rows * a.k * 2, cudaMemcpyDefault, op.copy), "copying to a peer");
       } else {
-        check_cuda(cudaMemcpy2DAsync(to, p.push.landing_pitch, from, p.push.source_pitch, bytes, rows, cudaMemcpyDefault,
-                                     op.copy[lane]),
+        check_cuda(cudaMemcpy2DAsync(to, a.k * 2, from, a.lda * 2, columns * 2, rows, cudaMemcpyDefault, op.copy),
                    "copying to a peer");
       }
-      check_cuda(cudaMemcpyAsync(stamps + stamp_index(g, place, b.row_block, b.k_step), stamp, 8, cudaMemcpyDefault,
-                                 op.copy[lane]),
-                 "raising a peer's flag");
+      for (int32_t at = 0; at < chunk.k_blocks; at += kStampRun) {
+        const int32_t count = std::min(kStampRun, chunk.k_blocks - at);
+        check_cuda(cudaMemcpyAsync(stamps + stamp_index(g, place, chunk.row_block, chunk.k_block + at), stamp,
+                                   count * sizeof(uint64_t), cudaMemcpyDefault, op.copy),
+                   "raising a peer's flags");
+      }
     }
   }
 }
@@ -143,16 +144,14 @@ void launch(mk_ag_gemm& op, const mk_ag_gemm_args& a, const mk_ag_gemm_config& w
   const bool copies = c.mover == MK_MOVER_CE && context.world > 1;
   if (copies) {
     check_cuda(ag_gemm_prologue_launch(p.wait, stream), "launching the prologue");
-    check_cuda(cudaEventRecord(op.fork, stream), "forking the copy streams");
-    for (cudaStream_t s : op.copy) check_cuda(cudaStreamWaitEvent(s, op.fork, 0), "forking the copy streams");
-    copy_shards(op, p, c);
+    check_cuda(cudaEventRecord(op.fork, stream), "forking the copy stream");
   }
   check_cuda(ag_gemm_launch(shape, p, ctas, stream), "launching ag_gemm");
   if (copies) {
-    for (int i = 0; i < kCopyStreams; ++i) {
-      check_cuda(cudaEventRecord(op.join[i], op.copy[i]), "joining the copy streams");
-      check_cuda(cudaStreamWaitEvent(stream, op.join[i], 0), "joining the copy streams");
-    }
+    check_cuda(cudaStreamWaitEvent(op.copy, op.fork, 0), "forking the copy stream");
+    copy_shards(op, p, a, c);
+    check_cuda(cudaEventRecord(op.join, op.copy), "joining the copy stream");
+    check_cuda(cudaStreamWaitEvent(stream, op.join, 0), "joining the copy stream");
   }
 }
 
@@ -205,11 +204,9 @@ int mk_ag_gemm_create(mk_context* context, const mk_ag_gemm_desc* desc, mk_ag_ge
     op->record = mk::make_wait_record();
     mk::check_cuda(cudaMalloc(&op->waited, kMostCtas * sizeof(int64_t)), "device memory");
     mk::check_cuda(cudaMemset(op->waited, 0, kMostCtas * sizeof(int64_t)), "device memory");
-    for (int i = 0; i < kCopyStreams; ++i) {
-      mk::check_cuda(cudaStreamCreateWithFlags(&op->copy[i], cudaStreamNonBlocking), "copy stream");
-      mk::check_cuda(cudaEventCreateWithFlags(&op->join[i], cudaEventDisableTiming), "copy event");
-    }
+    mk::check_cuda(cudaStreamCreateWithFlags(&op->copy, cudaStreamNonBlocking), "copy stream");
     mk::check_cuda(cudaEventCreateWithFlags(&op->fork, cudaEventDisableTiming), "copy event");
+    mk::check_cuda(cudaEventCreateWithFlags(&op->join, cudaEventDisableTiming), "copy event");
     mk::prepare_kernels(*op);
     mk::check_cuda(cudaDeviceSynchronize(), "waiting for the device");
     mk::check_same_offsets(*context, *op);

@@ -10,6 +10,11 @@ namespace {
 
 constexpr int64_t kLargest = (int64_t{1} << 31) - 1;  // TMA coordinates are 32-bit
 
+// Measured on 2 x H200 (docs/results.md): from this shard size on the copy engine is the better mover, and below this
+// N the link is the limit, so that every CTA pushes; above it half of them disturb the product less.
+constexpr int64_t kCopyEngineBytes = 8 << 20;
+constexpr int64_t kLinkBoundN = 1536;
+
 int log2_of(int64_t v) {
   int n = 0;
   while ((int64_t{1} << n) < v) ++n;
@@ -84,29 +89,41 @@ StampGrid ag_gemm_gate(const mk_ag_gemm_args& a, const mk_ag_gemm_config& c, int
   return stamp_grid(a.m / world, a.k, log2_of(c.row_block / kTileM), log2_of(c.k_block / kStepK));
 }
 
+std::vector<CopyChunk> ag_gemm_copies(const StampGrid& g) {
+  std::vector<CopyChunk> out;
+  for (int32_t row = 0; row + 1 < g.row_blocks; ++row) out.push_back({row, 0, g.k_blocks});
+  for (int32_t at = 0; at < g.k_blocks;) {
+    const int32_t count = std::max(1, (g.k_blocks - at) / 2);
+    out.push_back({g.row_blocks - 1, at, count});
+    at += count;
+  }
+  return out;
+}
+
 void complete_ag_gemm(mk_ag_gemm_config& c, const mk_ag_gemm_args& a, const AgGemmMachine& machine) {
   const int64_t shard = a.m / machine.world;
-  if (c.tile_n == 0) c.tile_n = a.n > 128 ? 256 : 128;
-  if (c.cluster == 0) c.cluster = shard > kTileM ? 2 : 1;
-  if (c.tile_n != 128 && c.tile_n != 256) fail(MK_ERROR_ARGUMENT, "tile_n is %d, it must be 128 or 256", c.tile_n);
-  if (c.cluster != 1 && c.cluster != 2) fail(MK_ERROR_ARGUMENT, "cluster is %d, it must be 1 or 2", c.cluster);
   if (c.ctas == 0) c.ctas = machine.sms;
   if (c.ctas < 0) fail(MK_ERROR_ARGUMENT, "ctas is %d", c.ctas);
-  if (c.raster_group == 0) c.raster_group = 16;
-  if (c.mover == MK_MOVER_AUTO) c.mover = MK_MOVER_SM;
+  if (c.mover == MK_MOVER_AUTO) c.mover = shard * a.k * 2 >= kCopyEngineBytes ? MK_MOVER_CE : MK_MOVER_SM;
   if (c.mover != MK_MOVER_SM && c.mover != MK_MOVER_CE) fail(MK_ERROR_ARGUMENT, "mover %d is unknown", c.mover);
+  if (c.tile_n == 0) {
+    // One wave of large tiles leaves no own rows to compute while the peers' rows are on their way.
+    const int64_t large = ceil_div(shard, kTileM) * machine.world * ceil_div(a.n, 256);
+    c.tile_n = large > (machine.world > 1 ? c.ctas : c.ctas / 2) ? 256 : 128;
+  }
+  if (c.cluster == 0) c.cluster = machine.world > 1 && c.mover == MK_MOVER_CE && shard > kTileM ? 2 : 1;
+  if (c.tile_n != 128 && c.tile_n != 256) fail(MK_ERROR_ARGUMENT, "tile_n is %d, it must be 128 or 256", c.tile_n);
+  if (c.cluster != 1 && c.cluster != 2) fail(MK_ERROR_ARGUMENT, "cluster is %d, it must be 1 or 2", c.cluster);
+  if (c.raster_group == 0) c.raster_group = 16;
   const int64_t n_tiles = std::max<int64_t>(1, ceil_div(a.n, c.tile_n));
   if (c.push_group == 0) {
     // Row blocks that one wave of the receiver's tiles covers.
     const int64_t wave = std::max<int64_t>(c.raster_group, ceil_div(c.ctas, n_tiles));
-    c.push_group = static_cast<int32_t>(std::min<int64_t>(wave, std::max<int64_t>(1, ceil_div(shard, c.mover == MK_MOVER_CE && c.row_block > 0 ? c.row_block : kTileM))));
+    c.push_group = static_cast<int32_t>(std::min<int64_t>(wave, std::max<int64_t>(1, ceil_div(shard, kTileM))));
   }
   if (c.mover == MK_MOVER_SM) {
-    if (c.push_ctas == 0) c.push_ctas = 32;
-    if (c.push_warps == 0) c.push_warps = 2;
+    if (c.push_ctas == 0) c.push_ctas = a.n < kLinkBoundN ? c.ctas : std::max(1, c.ctas / 2);
     if (c.push_ctas < 0) fail(MK_ERROR_ARGUMENT, "push_ctas is %d", c.push_ctas);
-    if (c.push_warps < 1 || c.push_warps > kPushWarps)
-      fail(MK_ERROR_ARGUMENT, "push_warps is %d, it must be 1 to %d", c.push_warps, kPushWarps);
     if (c.row_block == 0) c.row_block = kTileM;
     if (c.k_block == 0) c.k_block = kStepK;
     if (c.row_block != kTileM || c.k_block != kStepK)
@@ -114,7 +131,9 @@ void complete_ag_gemm(mk_ag_gemm_config& c, const mk_ag_gemm_args& a, const AgGe
            c.row_block, c.k_block);
   } else {
     if (c.row_block == 0) c.row_block = 4096;
-    if (c.k_block == 0) c.k_block = 1024;
+    if (c.k_block == 0) c.k_block = 512;
+    if (c.row_block < 0 || c.k_block < 0 || c.k_block > (1 << 24) || c.row_block > (1 << 24))
+      fail(MK_ERROR_ARGUMENT, "row_block %d or k_block %d is out of range", c.row_block, c.k_block);
     if (c.row_block % kTileM != 0 || !power_of_two(c.row_block / kTileM) || c.k_block % kStepK != 0 ||
         !power_of_two(c.k_block / kStepK))
       fail(MK_ERROR_ARGUMENT, "row_block %d and k_block %d must be %d and %d times a power of two", c.row_block, c.k_block,

@@ -1,5 +1,7 @@
 // Checks of ag_gemm's arguments and the choice of how to run; pure functions, tested without a GPU.
 #pragma once
+#include <vector>
+
 #include "include/mkernel.h"
 #include "kernels/tile_order.h"
 
@@ -26,5 +28,16 @@ void complete_ag_gemm(mk_ag_gemm_config& config, const mk_ag_gemm_args& args, co
 
 TileGrid ag_gemm_tiles(const mk_ag_gemm_args& args, const mk_ag_gemm_config& config, int world);
 StampGrid ag_gemm_gate(const mk_ag_gemm_args& args, const mk_ag_gemm_config& config, int world);
+
+// One copy of the copy engine: a rectangle of the own shard, in units of the gate's blocks.
+struct CopyChunk {
+  int32_t row_block;
+  int32_t k_block;
+  int32_t k_blocks;
+};
+
+// Whole blocks of rows at the rate of contiguous copies; the last block, which the last tiles wait for, in pieces of
+// half of what is left, so that little is left to compute when the last piece comes.
+std::vector<CopyChunk> ag_gemm_copies(const StampGrid& gate);
 
 }  // namespace mk

@@ -66,7 +66,7 @@ typedef enum mk_element { MK_BF16 = 0, MK_F16 = 1 } mk_element;
 
 typedef enum mk_mover {
   MK_MOVER_AUTO = 0,
-  MK_MOVER_SM = 1, /* warps of the computing SMs copy */
+  MK_MOVER_SM = 1, /* a warp of each computing SM copies */
   MK_MOVER_CE = 2  /* copy engines copy, on streams forked from the caller's */
 } mk_mover;
 
@@ -97,11 +97,11 @@ typedef struct mk_ag_gemm_config {
   int32_t cluster;       /* 1 or 2 */
   int32_t ctas;          /* persistent CTAs; at most what can be resident */
   int32_t raster_group;  /* tiles of M walked together */
-  int32_t push_ctas;     /* sm: CTAs that push, and warps in each (1..3) */
-  int32_t push_warps;
+  int32_t push_ctas;     /* sm: CTAs that push beside computing */
   int32_t push_group;    /* row blocks announced together before K moves on */
   int32_t row_block;     /* ce: rows and columns of a chunk; 128, 64 times a power of two */
   int32_t k_block;
+  int32_t k_stagger;     /* K steps between the starting points of neighbouring tiles of N; -1: none */
 } mk_ag_gemm_config;
 
 /* The first wait that ran out of time. */

@@ -1,7 +1,7 @@
 // All-gather + GEMM in one persistent kernel: C[all rows] = gather(A shards) * B^T.
 //
-// Roles of a CTA:   warp 0        producer: asks the gate, loads A and B by TMA
-//                   warps 1-3     push: copy the own shard to the peers (mover `sm`), else idle
+// Roles of a CTA:   warp 0            producer: asks the gate, loads A and B by TMA
+//                   warp 1            push: sends the own shard to the peers (mover `sm`), else idle
 //                   warpgroups 1, 2   consumers: wgmma, store by TMA
 // Every CTA walks the tiles cta, cta + grid, ...; own rows come first, so that peers' rows arrive under them.
 #include "kernels/ag_gemm.h"
@@ -65,19 +65,21 @@ __device__ __forceinline__ void producer_role(const AgGemmParams& p, const GemmS
   for (uint32_t unit = units.first; unit < units.end; unit += units.stride) {
     const TilePlace t = place_of<Tile>(p, unit, cta);
     const int32_t row_block = t.m_tile >> p.gate.row_shift;
-    if (t.own || row_block >= p.gate.row_blocks) {
-      gate.open_all(p.k_steps);
-    } else {
-      gate.start(p.stamps + stamp_index(p.gate, t.landing, row_block, 0), t.owner);
-    }
+    const bool gated = !t.own && row_block < p.gate.row_blocks;
+    if (gated) gate.start(p.stamps + stamp_index(p.gate, t.landing, row_block, 0), t.owner);
     const CUtensorMap* a = t.own ? &p.a : &p.landing;
     const int shard = t.own ? 0 : t.landing;
-    for (int32_t step = 0; step < p.k_steps; ++step) {
-      if (step >= gate.ready) gate.wait(p.wait, p.gate, epoch, step);
+    int32_t step = p.k_stagger * t.n_tile % p.k_steps;
+    for (int32_t i = 0; i < p.k_steps; ++i) {
+      if (gated && step >= gate.ready) gate.wait(p.wait, p.gate, epoch, step);
       if (lane == 0)
         gemm_load_step<Tile>(s, at, a, t.row, shard, &p.b, t.n_tile * Tile::kTileN, step * kStepK, cta);
       __syncwarp();
       at.advance();
+      if (++step == p.k_steps) {
+        step = 0;
+        gate.ready = 0;
+      }
     }
   }
   if (p.waited != nullptr && lane == 0) p.waited[blockIdx.x] = gate.waited;
@@ -87,12 +89,19 @@ template <class Tile, typename T>
 __device__ __forceinline__ void consumer_role(const AgGemmParams& p, const GemmShared<Tile>& s, int group) {
   const uint32_t cta = cta_in_cluster<Tile>();
   const UnitRange<Tile> units(p.tiles);
+  const bool two_buffers = static_cast<int32_t>(blockIdx.x) >= p.push.ctas;
   RingPosition<Tile> at;
   float sum[Tile::kTileN / 2];
   for (uint32_t unit = units.first; unit < units.end; unit += units.stride) {
     gemm_multiply<Tile, T>(s, at, group, p.k_steps, sum);
     const TilePlace t = place_of<Tile>(p, unit, cta);
-    gemm_store<Tile, T>(s, group, sum, &p.c, t.n_tile * Tile::kTileN, t.row + group * kGroupM, t.owner);
+    const int32_t row = t.row + group * kGroupM, column = t.n_tile * Tile::kTileN;
+    if (p.n % 8 == 0 || p.n - column >= Tile::kTileN) {
+      gemm_store<Tile, T>(s, group, sum, &p.c, column, row, t.owner, two_buffers);
+    } else {
+      T* c = static_cast<T*>(p.c_base) + (int64_t{t.owner} * p.shard_rows + row) * p.c_pitch + column;
+      gemm_store_direct<Tile, T>(sum, c, p.c_pitch, p.shard_rows - row, p.n - column);
+    }
   }
   if (threadIdx.x % kWarpgroup == 0) ptx::tma_store_wait_all();
 }
@@ -116,7 +125,7 @@ __global__ void __launch_bounds__(kThreads, 1) ag_gemm_kernel(const __grid_const
   const GemmShared<Tile> s(raw_shared);
   if (threadIdx.x == 0) {
     gemm_init_barriers<Tile>(s);
-    for (int i = 0; i < Tile::kCluster; ++i) ptx::store_cluster(s.abort_seen(cta_in_cluster<Tile>()), i, aborted(p.wait));
+    *s.abort_seen() = aborted(p.wait);
     ptx::tma_prefetch_map(&p.a);
     ptx::tma_prefetch_map(&p.b);
     ptx::tma_prefetch_map(&p.c);
@@ -126,18 +135,22 @@ __global__ void __launch_bounds__(kThreads, 1) ag_gemm_kernel(const __grid_const
   } else {
     ptx::cluster_sync();
   }
-  // Sticky abort: the CTAs of a cluster leave together or not at all.
-  for (int i = 0; i < Tile::kCluster; ++i)
-    if (*s.abort_seen(i) != 0) return;
+  // Sticky abort: the CTAs of a cluster leave together, by what the first of them saw.
+  if constexpr (Tile::kCluster == 1) {
+    if (*s.abort_seen() != 0) return;
+  } else if (ptx::load_cluster(s.abort_seen(), 0) != 0) {
+    ptx::cluster_sync();
+    return;
+  }
 
   const int warpgroup = threadIdx.x / kWarpgroup;
   if (warpgroup == 0) {
     ptx::registers_release<kProducerRegisters>();
     const int warp = threadIdx.x / 32;
-    if (warp == 0) {
+    if (warp == kLoadWarp) {
       producer_role<Tile>(p, s);
-    } else if (static_cast<int32_t>(blockIdx.x) < p.push.ctas && warp <= p.push.warps) {
-      push_role(p.wait, p.push, p.gate, current_epoch(p.wait), (warp - 1) * p.push.ctas + blockIdx.x, p.push.ctas * p.push.warps);
+    } else if (warp == kPushWarp && threadIdx.x % 32 == 0 && static_cast<int32_t>(blockIdx.x) < p.push.ctas) {
+      push_role(p.wait, p.push, p.gate, &p.a, p.peer, p.heap, {s.push(), s.pushed()}, current_epoch(p.wait));
     }
   } else {
     ptx::registers_claim<kConsumerRegisters>();
@@ -157,10 +170,10 @@ __global__ void __launch_bounds__(kThreads, 1) ag_gemm_kernel(const __grid_const
 __global__ void ag_gemm_prologue_kernel(const __grid_constant__ WaitContext w) {
   Control* own = w.control[w.rank];
   if (aborted(w)) return;
-  const uint64_t epoch = own->epoch.value + 1;
+  const uint64_t epoch = current_epoch(w);
   const int peer = threadIdx.x;
   if (peer < w.world && peer != w.rank) wait_flag(w, kRoleCredit, peer, &own->credit[peer].value, epoch - 1);
-  if (threadIdx.x == 0) own->stamp.value = epoch;
+  for (int i = threadIdx.x; i < kStampRun; i += blockDim.x) own->stamp[i] = epoch;
 }
 
 __global__ void barrier_kernel(const __grid_constant__ WaitContext w) {

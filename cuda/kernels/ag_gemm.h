@@ -4,7 +4,7 @@
 #include <cuda_runtime.h>
 
 #include "comm/control.h"
-#include "comm/push_plan.h"
+#include "comm/push.h"
 #include "kernels/tile_order.h"
 
 namespace mk {
@@ -23,13 +23,20 @@ struct AgGemmParams {
   CUtensorMap landing;  // peers' shards:  (K, rows, world - 1)
   CUtensorMap b;        // (K, N, 1)
   CUtensorMap c;        // (N, rows, world): a shard's last tile cannot reach into the next shard
+  CUtensorMap peer[kMaxRanks];  // the own shard's place in each peer's landing buffer: (K, rows, 1)
+  char* heap[kMaxRanks];
   TileGrid tiles;
   StampGrid gate;       // granularity at which arrival is announced
   PushPlan push;
   WaitContext wait;
+  void* c_base;         // C for the tiles that TMA cannot cut off where N ends
+  int64_t c_pitch;      // elements
+  int32_t n;
+  int32_t shard_rows;
   uint64_t* stamps;     // own flags
   int64_t* waited;      // per CTA: cycles the producer spent at gates; null: not wanted
   int32_t k_steps;
+  int32_t k_stagger;    // tile n starts its sum at step n * k_stagger, which spreads the reads of B over the memory
 };
 static_assert(sizeof(AgGemmParams) <= 4096, "kernel parameters");
 

@@ -20,17 +20,17 @@ struct GemmShared {
   __device__ __forceinline__ char* a(int stage) const { return base + Tile::kStagesAt + stage * Tile::kStageBytes; }
   __device__ __forceinline__ char* b(int stage) const { return a(stage) + Tile::kABytes; }
   __device__ __forceinline__ char* store(int group, int buffer) const {
-    return base + Tile::kStoreAt + (group * Tile::kStoreBuffers + buffer) * Tile::kStoreBytes;
+    return base + Tile::kStoreAt + (buffer * kConsumerGroups + group) * Tile::kStoreBytes;
   }
+  __device__ __forceinline__ char* push() const { return store(0, 1); }
   __device__ __forceinline__ uint64_t* full(int stage) const {
     return reinterpret_cast<uint64_t*>(base + Tile::kFullAt) + stage;
   }
   __device__ __forceinline__ uint64_t* empty(int stage) const {
     return reinterpret_cast<uint64_t*>(base + Tile::kEmptyAt) + stage;
   }
-  __device__ __forceinline__ uint32_t* abort_seen(int cta) const {
-    return reinterpret_cast<uint32_t*>(base + Tile::kAbortAt) + cta;
-  }
+  __device__ __forceinline__ uint64_t* pushed() const { return reinterpret_cast<uint64_t*>(base + Tile::kPushedAt); }
+  __device__ __forceinline__ uint32_t* abort_seen() const { return reinterpret_cast<uint32_t*>(base + Tile::kAbortAt); }
 };
 
 // Position in the ring; both sides advance it once per K step of every tile.
@@ -54,6 +54,7 @@ __device__ __forceinline__ void gemm_init_barriers(const GemmShared<Tile>& s) {
     ptx::mbarrier_init(s.full(i), 1);
     ptx::mbarrier_init(s.empty(i), kConsumerGroups * (kWarpgroup / 32) * Tile::kCluster);
   }
+  ptx::mbarrier_init(s.pushed(), 1);
   ptx::fence_mbarrier_init();
 }
 
@@ -124,10 +125,11 @@ __device__ __forceinline__ uint32_t pack_pair<__half>(float low, float high) {
 }
 
 // One consumer warpgroup: stores its 64 x TileN sums at (row, column) of shard `shard` of C, 64 columns at a time
-// through two swizzled buffers. Thread 0 of the group owns the bulk groups.
+// through one or two swizzled buffers. Thread 0 of the group owns the bulk groups.
 template <class Tile, typename T>
 __device__ __forceinline__ void gemm_store(const GemmShared<Tile>& s, int group, const float (&sum)[Tile::kTileN / 2],
-                                           const CUtensorMap* c, int column, int row, int shard) {
+                                           const CUtensorMap* c, int column, int row, int shard,
+                                           bool two_buffers) {
   const uint32_t thread = threadIdx.x % kWarpgroup;
   const uint32_t warp = thread / 32, lane = thread % 32;
   const uint32_t barrier = kBarrierEpilogue + group;
@@ -136,8 +138,14 @@ __device__ __forceinline__ void gemm_store(const GemmShared<Tile>& s, int group,
   const uint32_t my_chunk = lane / 16;
 #pragma unroll
   for (int pass = 0; pass < Tile::kStorePasses; ++pass) {
-    char* buffer = s.store(group, pass % Tile::kStoreBuffers);
-    if (thread == 0) ptx::tma_store_wait_read<Tile::kStoreBuffers - 1>();
+    char* buffer = s.store(group, two_buffers ? pass % 2 : 0);
+    if (thread == 0) {
+      if (two_buffers) {
+        ptx::tma_store_wait_read<1>();
+      } else {
+        ptx::tma_store_wait_read<0>();
+      }
+    }
     ptx::named_barrier(barrier, kWarpgroup);
     const uint32_t row_at = ptx::smem_address(buffer) + my_row * kRowBytes;
 #pragma unroll
@@ -154,6 +162,31 @@ __device__ __forceinline__ void gemm_store(const GemmShared<Tile>& s, int group,
       ptx::tma_store(c, buffer, column + pass * Tile::kStoreColumns, row, shard);
       ptx::tma_store_commit();
     }
+  }
+}
+
+template <typename T>
+__device__ __forceinline__ T from_float(float v);
+template <>
+__device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float v) {
+  return __float2bfloat16_rn(v);
+}
+template <>
+__device__ __forceinline__ __half from_float<__half>(float v) {
+  return __float2half_rn(v);
+}
+
+// The same element by element, for the last columns when N is no multiple of 8: a TMA store cuts a tile off only at
+// multiples of 16 bytes. `c` is the group's first element; rows and columns past the counts are left alone.
+template <class Tile, typename T>
+__device__ __forceinline__ void gemm_store_direct(const float (&sum)[Tile::kTileN / 2], T* c, int64_t pitch,
+                                                  int32_t rows, int32_t columns) {
+  const int32_t thread = threadIdx.x % kWarpgroup;
+  const int32_t row = thread / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;
+#pragma unroll
+  for (int i = 0; i < Tile::kTileN / 2; ++i) {
+    const int32_t r = row + i / 2 % 2 * 8, at = column + i / 4 * 8 + i % 2;
+    if (r < rows && at < columns) c[r * pitch + at] = from_float<T>(sum[i]);
   }
 }
 

@@ -6,14 +6,14 @@ namespace mk {
 
 constexpr int kWarpgroup = 128;
 
-// Roles of a CTA, by warpgroup: 0 loads (warp 0) and pushes (warps 1-3), 1 and 2 multiply and store.
+// Roles of a CTA, by warpgroup: 0 loads (warp 0) and pushes (warp 1), 1 and 2 multiply and store.
 constexpr int kConsumerGroups = 2;
 constexpr int kThreads = (1 + kConsumerGroups) * kWarpgroup;
-constexpr int kPushWarps = 3;
+enum ProducerWarp : int { kLoadWarp = 0, kPushWarp = 1 };
 
 // Registers per thread after setmaxnreg; the sum must fit what the launch bound gives (168 a thread).
-constexpr int kProducerRegisters = 72;
-constexpr int kConsumerRegisters = 216;
+constexpr int kProducerRegisters = 56;
+constexpr int kConsumerRegisters = 224;
 static_assert(kProducerRegisters + kConsumerGroups * kConsumerRegisters <= 3 * 168);
 static_assert(kProducerRegisters % 8 == 0 && kConsumerRegisters % 8 == 0);
 
@@ -26,6 +26,8 @@ constexpr int kRowBytes = kStepK * 2;
 constexpr int kGroupM = kTileM / kConsumerGroups;  // rows per consumer warpgroup: one wgmma in M
 static_assert(kGroupM == 64);
 
+constexpr int kPushBytes = kTileM * kRowBytes;  // one block on its way to a peer
+
 template <int TileN_, int Cluster_>
 struct GemmTile {
   static constexpr int kTileN = TileN_;
@@ -37,7 +39,8 @@ struct GemmTile {
   static constexpr int kStageBytes = kABytes + kBBytes;
   static constexpr int kBRowsLoaded = kTileN / kCluster;  // rows of B that one CTA fetches for the cluster
 
-  // The output goes through two buffers of 64 x 64 elements per consumer group.
+  // The output goes through buffers of 64 x 64 elements: two per consumer group, or one while the second pair is the
+  // push role's buffer.
   static constexpr int kStoreColumns = 64;
   static constexpr int kStoreBytes = kGroupM * kStoreColumns * 2;
   static constexpr int kStoreBuffers = 2;
@@ -49,10 +52,12 @@ struct GemmTile {
   static constexpr int kStoreAt = kStagesAt + kStages * kStageBytes;
   static constexpr int kFullAt = kStoreAt + kConsumerGroups * kStoreBuffers * kStoreBytes;
   static constexpr int kEmptyAt = kFullAt + kStages * 8;
-  static constexpr int kAbortAt = kEmptyAt + kStages * 8;  // one word per CTA of the cluster
-  static constexpr int kEnd = kAbortAt + kCluster * 4;
+  static constexpr int kPushedAt = kEmptyAt + kStages * 8;
+  static constexpr int kAbortAt = kPushedAt + 8;
+  static constexpr int kEnd = kAbortAt + 8;
   static constexpr int kSharedBytes = kEnd + kAlignment;
 
+  static_assert(kConsumerGroups * kStoreBytes == kPushBytes && kStoreBuffers == 2);
   static_assert(kCluster == 1 || kCluster == 2);
   static_assert(kTileN % kStoreColumns == 0 && kTileN <= 256 && kBRowsLoaded % 8 == 0 && kBRowsLoaded <= 256);
   static_assert(kABytes % kAlignment == 0 && (kBRowsLoaded * kRowBytes) % kAlignment == 0);

@@ -8,14 +8,12 @@ namespace mk::ptx {
 // writing thread executes it, then the barrier that hands over to the issuing thread.
 __device__ __forceinline__ void fence_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// Orders generic and async accesses to all of memory: between the acquire of a flag and a TMA load of what the
-// flag announces.
-__device__ __forceinline__ void fence_async_all() { asm volatile("fence.proxy.async;" ::: "memory"); }
+// Orders generic and async accesses to global memory: between the acquire of a flag and a TMA access to what the flag
+// announces.
+__device__ __forceinline__ void fence_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
-// fence.acq_rel at system scope: release before a flag store to a peer, acquire after a relaxed poll matched.
+// fence.acq_rel at system scope.
 __device__ __forceinline__ void fence_system() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
-
-__device__ __forceinline__ void fence_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 
 // Barrier among `threads` threads of the CTA, by id (comm between warps of one role; ids: kernels/gemm_tile.h).
 __device__ __forceinline__ void named_barrier(uint32_t id, uint32_t threads) {
@@ -33,13 +31,16 @@ __device__ __forceinline__ uint32_t cluster_cta_rank() {
   return rank;
 }
 
-// st.shared::cluster: writes the word at the same offset in CTA `rank` of the cluster; ordered by cluster_sync.
-__device__ __forceinline__ void store_cluster(uint32_t* word, uint32_t rank, uint32_t value) {
+// ld.shared::cluster: the word at the same offset in CTA `rank` of the cluster. That CTA must have started (a
+// cluster_sync lies before) and not have left (another one follows).
+__device__ __forceinline__ uint32_t load_cluster(const uint32_t* word, uint32_t rank) {
+  uint32_t value;
   asm volatile(
       "{\n.reg .b32 remote;\n"
-      "mapa.shared::cluster.u32 remote, %0, %1;\n"
-      "st.shared::cluster.u32 [remote], %2;\n}"
-      ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(word))), "r"(rank), "r"(value) : "memory");
+      "mapa.shared::cluster.u32 remote, %1, %2;\n"
+      "ld.shared::cluster.u32 %0, [remote];\n}"
+      : "=r"(value) : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(word))), "r"(rank) : "memory");
+  return value;
 }
 
 // setmaxnreg: the whole warpgroup executes it, converged, as the first thing of its role.

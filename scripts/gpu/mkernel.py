@@ -27,8 +27,8 @@ AgGemmDesc = struct("AgGemmDesc", ("max_m", C.c_int64), ("max_k", C.c_int64))
 Args = struct("Args", ("m", C.c_int64), ("n", C.c_int64), ("k", C.c_int64), ("a", C.c_void_p), ("b", C.c_void_p),
               ("c", C.c_void_p), ("lda", C.c_int64), ("ldb", C.c_int64), ("ldc", C.c_int64), ("element", C.c_int32),
               ("reserved", C.c_int32))
-CONFIG_FIELDS = ("mover", "tile_n", "cluster", "ctas", "raster_group", "push_ctas", "push_warps", "push_group",
-                 "row_block", "k_block")
+CONFIG_FIELDS = ("mover", "tile_n", "cluster", "ctas", "raster_group", "push_ctas", "push_group",
+                 "row_block", "k_block", "k_stagger")
 Config = struct("Config", *((name, C.c_int32) for name in CONFIG_FIELDS))
 
 
