@@ -78,6 +78,15 @@ func (p *panel) fill(d engine.DType, src rect, from, n int64, pool *panelPool) {
 	})
 }
 
+// widen converts a multiple of 8 elements.
+func widen(d engine.DType, dst []float32, src []uint16) {
+	if haveAVX2 && d == engine.BF16 {
+		widenBF16(&dst[0], &src[0], len(dst))
+		return
+	}
+	d.Widen(dst, src)
+}
+
 // part is row i of the panel's column block at q, and all that follows of that block.
 func (p *panel) part(rows, i, q, width int64) []float32 {
 	return p.data[q*rows+i*width : q*rows+rows*width]
@@ -175,7 +184,7 @@ func (s *segment) multiply(d engine.DType, n int64, sum []float32, spare *panelP
 // accumulate adds to sum, m x n in rows of block, the scalar products of m rows of a with n rows of b.
 // The rows have k columns, a multiple of 8, and lie end to end.
 func accumulate(sum, a, b []float32, m, n, k int) {
-	if !haveDot {
+	if !haveAVX2 {
 		gonum.Implementation{}.Sgemm(blas.NoTrans, blas.Trans, m, n, k, 1, a, k, b, k, 1, sum, block)
 		return
 	}

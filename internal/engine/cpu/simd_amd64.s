@@ -62,3 +62,23 @@ done:
 	REDUCE(Y8, Y9, Y10, Y11, X8, X9, 32)
 	VZEROUPPER
 	RET
+
+// func widenBF16(dst *float32, src *uint16, n int)
+TEXT ·widenBF16(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), DI
+	MOVQ src+8(FP), SI
+	MOVQ n+16(FP), CX
+	XORQ AX, AX
+
+widen:
+	CMPQ      AX, CX
+	JAE       widened
+	VPMOVZXWD (SI)(AX*2), Y0
+	VPSLLD    $16, Y0, Y0
+	VMOVDQU   Y0, (DI)(AX*4)
+	ADDQ      $8, AX
+	JMP       widen
+
+widened:
+	VZEROUPPER
+	RET

@@ -10,11 +10,11 @@ import (
 	"github.com/mkrun/mkrun/internal/plan"
 )
 
-// withoutDot runs f on the portable product.
-func withoutDot(f func()) {
-	had := haveDot
-	haveDot = false
-	defer func() { haveDot = had }()
+// withoutAVX2 runs f on the portable product.
+func withoutAVX2(f func()) {
+	had := haveAVX2
+	haveAVX2 = false
+	defer func() { haveAVX2 = had }()
 	f()
 }
 
@@ -49,15 +49,33 @@ func TestAccumulateBothWays(t *testing.T) {
 				}
 			}
 		}
-		if haveDot {
+		if haveAVX2 {
 			check("with AVX2")
 		}
-		withoutDot(func() { check("portable") })
+		withoutAVX2(func() { check("portable") })
+	}
+}
+
+func TestWidenBothWays(t *testing.T) {
+	for n := 8; n <= 1<<16; n *= 2 {
+		src := make([]uint16, n)
+		for i := range src {
+			src[i] = uint16(i)
+		}
+		got, want := make([]float32, n+1), make([]float32, n+1)
+		got[n], want[n] = 42, 42 // must stay
+		widen(engine.BF16, got[:n], src)
+		withoutAVX2(func() { widen(engine.BF16, want[:n], src) })
+		for i := range got {
+			if math.Float32bits(got[i]) != math.Float32bits(want[i]) {
+				t.Fatalf("element %d of %d is %v, want %v", i, n, got[i], want[i])
+			}
+		}
 	}
 }
 
 func TestAGGemmOnThePortableProduct(t *testing.T) {
-	withoutDot(func() {
+	withoutAVX2(func() {
 		for _, s := range []plan.Shape{{M: 37, N: 23, K: 72}, {M: 150, N: 70, K: 264}} {
 			t.Run(fmt.Sprint(s), func(t *testing.T) {
 				p := agGemm(t, 2, 2, 1)
