@@ -119,7 +119,7 @@ func NewHead(cfg HeadConfig) (*Head, error) {
 	h := &Head{
 		cfg:    cfg,
 		log:    cfg.Log.With("job", cfg.Job, "role", "head"),
-		events: make(chan HeadEvent, 256),
+		events: make(chan HeadEvent, 64),
 		stop:   make(chan struct{}),
 		agents: make([]*agentConn, cfg.Nodes),
 		closed: make(chan struct{}),

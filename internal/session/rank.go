@@ -37,9 +37,15 @@ type Rank struct {
 	client  *grpc.ClientConn
 	agent   pb.AgentClient
 	files   *brokerClient
-	cancel  context.CancelFunc
 	aborted chan *pb.Cause
-	wg      sync.WaitGroup
+	fence   joinable
+	barrier joinable
+
+	ctx    context.Context // done after Close
+	cancel context.CancelFunc
+	mu     sync.Mutex
+	closed bool
+	wg     sync.WaitGroup // changes under mu
 }
 
 var _ engine.Bootstrap = (*Rank)(nil)
@@ -68,10 +74,11 @@ func attach(ctx context.Context, session, broker *os.File, build string, protoco
 		_ = sessionConn.Close()
 		return nil, fmt.Errorf("attaching to the agent: %w", err)
 	}
-	watchCtx, cancel := context.WithCancel(context.Background())
+	lifetime, cancel := context.WithCancel(context.Background())
 	r := &Rank{
 		client:  client,
 		agent:   pb.NewAgentClient(client),
+		ctx:     lifetime,
 		cancel:  cancel,
 		aborted: make(chan *pb.Cause, 1),
 		files:   newBrokerClient(brokerConn),
@@ -80,8 +87,8 @@ func attach(ctx context.Context, session, broker *os.File, build string, protoco
 	if err == nil {
 		r.info = RankInfo{Job: reply.Job, Generation: reply.Generation, Rank: int(reply.Rank), Roster: reply.Roster, Run: reply.Run}
 		var watch grpc.ServerStreamingClient[pb.Abort]
-		if watch, err = r.agent.WatchAbort(watchCtx, &pb.Empty{}); err == nil {
-			r.wg.Go(func() { r.watch(watchCtx, watch) })
+		if watch, err = r.agent.WatchAbort(lifetime, &pb.Empty{}); err == nil {
+			r.start(func() { r.watch(watch) })
 			return r, nil
 		}
 	}
@@ -89,14 +96,24 @@ func attach(ctx context.Context, session, broker *os.File, build string, protoco
 	return nil, r.explain("attaching to the agent", err)
 }
 
+// start runs f until Close at the latest; f must end when r.ctx does.
+func (r *Rank) start(f func()) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.closed {
+		r.wg.Go(f)
+	}
+	return !r.closed
+}
+
 // watch waits for the job's abort; the loss of the agent is one too.
-func (r *Rank) watch(ctx context.Context, stream grpc.ServerStreamingClient[pb.Abort]) {
+func (r *Rank) watch(stream grpc.ServerStreamingClient[pb.Abort]) {
 	defer close(r.aborted)
 	m, err := stream.Recv()
 	switch {
 	case err == nil && m.Cause != nil:
 		r.aborted <- m.Cause
-	case ctx.Err() == nil:
+	case r.ctx.Err() == nil:
 		r.aborted <- &pb.Cause{Kind: pb.Cause_AGENT_LOST, Node: -1, Rank: -1, Reason: "the agent of this node is gone"}
 	}
 }
@@ -147,8 +164,7 @@ func (r *Rank) Put(ctx context.Context, to int, blob []byte) error {
 
 // Fence returns when every rank of the job has called it.
 func (r *Rank) Fence(ctx context.Context) error {
-	_, err := r.agent.Fence(ctx, &pb.Empty{})
-	return r.explain("exchanging endpoint data", err)
+	return r.explain("exchanging endpoint data", r.fence.do(ctx, r, r.agent.Fence))
 }
 
 // Get returns what a rank put before the last fence for everyone, and for this rank; nil for what it did not put.
@@ -202,9 +218,50 @@ func (r *Rank) PeerFile(ctx context.Context, rank int, name string) (*os.File, e
 
 // Barrier returns when every rank of the job has entered it.
 func (r *Rank) Barrier(ctx context.Context) error {
-	_, err := r.agent.Barrier(ctx, &pb.Empty{})
-	return r.explain("waiting in a barrier", err)
+	return r.explain("waiting in a barrier", r.barrier.do(ctx, r, r.agent.Barrier))
 }
+
+// joinable is a collective call: once begun it runs until it is done, since the other ranks count on
+// it. A caller that gives up leaves it running, and the next one joins it.
+type joinable struct {
+	mu   sync.Mutex
+	done chan struct{} // of the call in progress, or of one whose end nobody has seen; else nil
+	err  error         // set before done is closed
+}
+
+func (j *joinable) do(ctx context.Context, r *Rank, call func(context.Context, *pb.Empty, ...grpc.CallOption) (*pb.Empty, error)) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	j.mu.Lock()
+	if j.done == nil {
+		done := make(chan struct{})
+		if !r.start(func() {
+			_, j.err = call(r.ctx, &pb.Empty{})
+			close(done)
+		}) {
+			j.mu.Unlock()
+			return errRankClosed
+		}
+		j.done = done
+	}
+	done := j.done
+	j.mu.Unlock()
+	select {
+	case <-done:
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		err := j.err
+		if j.done == done {
+			j.done = nil
+		}
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+var errRankClosed = errors.New("the rank's session was closed")
 
 // Report sends the rank's final, or failing, word about its run.
 func (r *Rank) Report(ctx context.Context, json []byte) error {
@@ -212,15 +269,24 @@ func (r *Rank) Report(ctx context.Context, json []byte) error {
 	return r.explain("reporting the result", err)
 }
 
-// RequestAbort asks the head to end the job because of something this rank found. If that turns out to be
-// the cause, mkrun ends with the given exit status.
-func (r *Rank) RequestAbort(ctx context.Context, reason string, exitStatus int) error {
-	_, err := r.agent.RequestAbort(ctx, &pb.AbortRequest{Reason: reason, ExitStatus: int32(exitStatus)})
+// Complaint is why a rank cannot go on.
+type Complaint struct {
+	Reason     string
+	ExitStatus int  // that mkrun ends with, if this turns out to be the cause
+	PeerLost   bool // the reason is only that a peer is gone
+}
+
+// RequestAbort asks the head to end the job because of something this rank found.
+func (r *Rank) RequestAbort(ctx context.Context, c Complaint) error {
+	_, err := r.agent.RequestAbort(ctx, &pb.AbortRequest{Reason: c.Reason, ExitStatus: int32(c.ExitStatus), PeerLost: c.PeerLost})
 	return r.explain("asking for the job's end", err)
 }
 
 // Close ends the session. Calls in progress fail.
 func (r *Rank) Close() {
+	r.mu.Lock()
+	r.closed = true
+	r.mu.Unlock()
 	r.cancel()
 	_ = r.client.Close() // reports only that it was closed before
 	r.files.close()

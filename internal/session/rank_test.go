@@ -200,26 +200,25 @@ func TestBarrierOrder(t *testing.T) {
 	})
 }
 
-// A rank that gives up waiting is still counted in, and waits for the same barrier when it calls again.
+// A rank that gives up waiting is still counted in, and joins the same barrier when it calls again,
+// even if that is done by then.
 func TestGivenUpBarrierAndFence(t *testing.T) {
 	r := newRig(t, HeadConfig{Nodes: 2})
 	_, ranks := newNodes(t, r, 1, 1)
-	short, cancel := context.WithCancel(t.Context())
-	time.AfterFunc(20*time.Millisecond, cancel)
-	if err := ranks[0].Barrier(short); !errors.Is(err, context.Canceled) {
-		t.Fatalf("got %v", err)
-	}
-	if err := ranks[0].Fence(short); !errors.Is(err, context.Canceled) {
-		t.Fatalf("got %v", err)
-	}
-	all(t, ranks, func(ctx context.Context, _ int, r *Rank) error {
-		for range 3 {
-			if err := errors.Join(r.Barrier(ctx), r.Fence(ctx)); err != nil {
-				return err
-			}
+	for _, collective := range []func(*Rank, context.Context) error{(*Rank).Barrier, (*Rank).Fence} {
+		short, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(20*time.Millisecond, cancel)
+		if err := collective(ranks[0], short); !errors.Is(err, context.Canceled) {
+			t.Fatalf("got %v", err)
 		}
-		return nil
-	})
+		all(t, ranks[1:], func(ctx context.Context, _ int, r *Rank) error { return collective(r, ctx) })
+		all(t, ranks[:1], func(ctx context.Context, _ int, r *Rank) error { return collective(r, ctx) })
+		all(t, ranks, func(ctx context.Context, _ int, r *Rank) error { return collective(r, ctx) })
+	}
+	ranks[0].Close()
+	if err := ranks[0].Barrier(t.Context()); !errors.Is(err, errRankClosed) {
+		t.Errorf("a barrier of a closed rank: %v", err)
+	}
 }
 
 func TestWaitingNamesTheLate(t *testing.T) {

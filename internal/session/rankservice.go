@@ -145,7 +145,7 @@ func pending(done <-chan struct{}) bool {
 	}
 }
 
-// Fence enters the next fence, or goes on waiting for one whose earlier call was given up.
+// Fence enters the next fence and waits for it.
 func (r *rankService) Fence(ctx context.Context, _ *pb.Empty) (*pb.Empty, error) {
 	f, err := r.enterFence()
 	if err != nil {
@@ -157,8 +157,11 @@ func (r *rankService) Fence(ctx context.Context, _ *pb.Empty) (*pb.Empty, error)
 func (r *rankService) enterFence() (*fenced, error) {
 	r.order.Lock()
 	defer r.order.Unlock()
-	if err := r.ready(); err != nil || r.fencing() {
-		return r.fence, err
+	if err := r.ready(); err != nil {
+		return nil, err
+	}
+	if r.fencing() {
+		return nil, status.Error(codes.FailedPrecondition, "the rank is already in a fence")
 	}
 	r.round++
 	r.put = 0
@@ -168,7 +171,7 @@ func (r *rankService) enterFence() (*fenced, error) {
 	return r.fence, r.send(&pb.FromAgent{Kind: &pb.FromAgent_Fence{Fence: &pb.FenceEnter{Rank: r.rank, Round: r.round}}})
 }
 
-// Barrier enters the next barrier, or goes on waiting for one whose earlier call was given up.
+// Barrier enters the next barrier and waits for it.
 func (r *rankService) Barrier(ctx context.Context, _ *pb.Empty) (*pb.Empty, error) {
 	done, err := r.enterBarrier()
 	if err != nil {
@@ -180,8 +183,11 @@ func (r *rankService) Barrier(ctx context.Context, _ *pb.Empty) (*pb.Empty, erro
 func (r *rankService) enterBarrier() (chan struct{}, error) {
 	r.order.Lock()
 	defer r.order.Unlock()
-	if err := r.ready(); err != nil || (r.barrier != nil && pending(r.barrier)) {
-		return r.barrier, err
+	if err := r.ready(); err != nil {
+		return nil, err
+	}
+	if r.barrier != nil && pending(r.barrier) {
+		return nil, status.Error(codes.FailedPrecondition, "the rank is already in a barrier")
 	}
 	r.seq++
 	s := r.server
@@ -227,7 +233,7 @@ func (r *rankService) Report(_ context.Context, q *pb.RankReport) (*pb.Empty, er
 }
 
 func (r *rankService) RequestAbort(_ context.Context, q *pb.AbortRequest) (*pb.Empty, error) {
-	return &pb.Empty{}, r.send(&pb.FromAgent{Kind: &pb.FromAgent_Abort{Abort: &pb.AbortRequest{Rank: r.rank, Reason: q.Reason, ExitStatus: q.ExitStatus}}})
+	return &pb.Empty{}, r.send(&pb.FromAgent{Kind: &pb.FromAgent_Abort{Abort: &pb.AbortRequest{Rank: r.rank, Reason: q.Reason, ExitStatus: q.ExitStatus, PeerLost: q.PeerLost}}})
 }
 
 func (r *rankService) WatchAbort(_ *pb.Empty, out grpc.ServerStreamingServer[pb.Abort]) error {

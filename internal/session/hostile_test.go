@@ -1,0 +1,296 @@
+package session
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/mkrun/mkrun/internal/session/sessionpb"
+)
+
+// heap is the number of bytes in use.
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// Strangers who send garbage, too much, or nothing at all to the head's port cost little and stop nobody.
+func TestHostileBytes(t *testing.T) {
+	r := newRig(t, HeadConfig{Nodes: 1})
+	noise := make([]byte, 1<<20)
+	source := rand.NewChaCha8([32]byte{1})
+	_, _ = source.Read(noise)
+	hugeRecord := append([]byte{22, 3, 1, 0xff, 0xff}, noise...)                           // a TLS record of 64 KiB
+	hugeHello := append([]byte{22, 3, 1, 0x40, 0, 1, 0xff, 0xff, 0xff}, noise[:16<<10]...) // a client hello of 16 MiB
+	plainHTTP2 := append([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), noise...)
+	attacks := map[string][]byte{
+		"noise": noise, "huge record": hugeRecord, "huge hello": hugeHello, "plain HTTP/2": plainHTTP2,
+		"HTTP/1": []byte("GET / HTTP/1.1\r\n\r\n"), "zeros": make([]byte, 1<<20), "one byte": {22}, "nothing": {},
+	}
+	before := heap()
+	var open []net.Conn
+	for name, data := range attacks {
+		for range 8 {
+			conn, err := net.Dial("tcp", r.addr)
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			open = append(open, conn)
+			_ = conn.SetWriteDeadline(time.Now().Add(5 * time.Second))
+			_, _ = conn.Write(data) // the head may have closed it by now
+		}
+	}
+	link := r.mustDial(0) // a member still gets in
+	if grown := heap() - before; grown > int64(len(open))*64<<10 {
+		t.Errorf("%d strangers hold %d KiB", len(open), grown>>10)
+	}
+	for _, conn := range open {
+		_ = conn.Close()
+	}
+	if link.Err() != nil {
+		t.Error(link.Err())
+	}
+}
+
+// Members are trusted, but a broken one may not take the head down either.
+func TestHostileMember(t *testing.T) {
+	for name, data := range map[string][]byte{
+		"noise":   bytes.Repeat([]byte("noise "), 10_000),
+		"preface": append([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), bytes.Repeat([]byte{0xff}, 10_000)...),
+		"silence": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, HeadConfig{Nodes: 1})
+			config, err := tlsConfig(r.secret, testJob, Identity{RoleAgent, 0})
+			if err != nil {
+				t.Fatal(err)
+			}
+			conn, err := tls.Dial("tcp", r.addr, config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			_, _ = conn.Write(data)
+			if data != nil { // the head hangs up
+				_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+				if _, err := io.Copy(io.Discard, conn); err != nil && strings.Contains(err.Error(), "timeout") {
+					t.Error("the head keeps listening to nonsense")
+				}
+			}
+			r.mustDial(0)
+		})
+	}
+}
+
+// Too many strangers at once are turned away; a member gets in as soon as they are gone.
+func TestCrowdOfStrangers(t *testing.T) {
+	r := newRig(t, HeadConfig{Nodes: 1})
+	var crowd []net.Conn
+	for range strangers + 10 {
+		conn, err := net.Dial("tcp", r.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		crowd = append(crowd, conn)
+	}
+	last := crowd[len(crowd)-1]
+	_ = last.SetReadDeadline(time.Now().Add(20 * time.Second))
+	if _, err := last.Read(make([]byte, 1)); err == nil || strings.Contains(err.Error(), "timeout") {
+		t.Errorf("one too many was kept: %v", err)
+	}
+	for _, conn := range crowd {
+		_ = conn.Close()
+	}
+	r.mustDial(0)
+}
+
+// Several addresses: those that are dead, and those where somebody else listens, do not matter.
+func TestDialFindsTheParent(t *testing.T) {
+	r, other := newRig(t, HeadConfig{Nodes: 1}), newRig(t, HeadConfig{Nodes: 1})
+	deaf, err := net.Listen("tcp", "127.0.0.1:0") // takes connections and never answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer deaf.Close()
+	cfg := r.agentConfig(0)
+	cfg.Parents = []string{"127.0.0.1:1", other.addr, deaf.Addr().String(), r.addr}
+	if _, err := r.dial(cfg); err != nil {
+		t.Fatal(err)
+	}
+	cfg.Parents = []string{"127.0.0.1:1", other.addr}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	_, err = Dial(ctx, cfg)
+	for _, want := range []string{"node 0 (host) cannot reach its parent", "127.0.0.1:1: ", "refused", other.addr + ": ", errStranger.Error()} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v does not say %q", err, want)
+		}
+	}
+}
+
+// An owner that does not read holds the output back in the agent; nothing is lost, nobody counts as
+// silent, and the other direction works meanwhile.
+func TestBackPressure(t *testing.T) {
+	r := newRig(t, HeadConfig{Nodes: 1, Heartbeat: 20 * time.Millisecond, Silence: 200 * time.Millisecond})
+	links, _ := r.job(1)
+	const total = 64 << 20
+	want := make([]byte, total)
+	_, _ = rand.NewChaCha8([32]byte{2}).Read(want)
+	sent := make(chan error, 1)
+	go func() {
+		for off := 0; off < total; off += 1 << 20 { // longer than one message may be: Send splits
+			m := &pb.FromAgent{Kind: &pb.FromAgent_Output{Output: &pb.Output{Rank: 0, Stream: 1, Data: want[off : off+1<<20]}}}
+			if err := links[0].Send(context.Background(), m); err != nil {
+				sent <- err
+				return
+			}
+		}
+		sent <- nil
+	}()
+	for len(r.head.events) < cap(r.head.events) { // the owner sleeps until no more fits
+		time.Sleep(time.Millisecond)
+	}
+	time.Sleep(3 * 200 * time.Millisecond) // longer than the bound on silence: what is tested is that nothing happens
+	if err := r.head.Send(0, &pb.ToAgent{Kind: &pb.ToAgent_Signal{Signal: &pb.Signal{Number: 2}}}); err != nil {
+		t.Fatal(err)
+	}
+	if m := next(t, links[0]); m.GetSignal().GetNumber() != 2 {
+		t.Fatalf("got %v", m)
+	}
+	select {
+	case err := <-sent:
+		t.Fatalf("everything was taken though nobody reads (%v)", err)
+	default:
+	}
+	got := make([]byte, 0, total)
+	for len(got) < total {
+		ev := r.event("output", func(ev HeadEvent) bool { return true })
+		if ev.Lost != nil {
+			t.Fatal(ev.Lost)
+		}
+		out := ev.Message.GetOutput()
+		if len(out.GetData()) > MaxOutput {
+			t.Fatalf("a message of %d bytes", len(out.Data))
+		}
+		got = append(got, out.GetData()...)
+	}
+	if err := <-sent; err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Error("the output was changed on its way")
+	}
+}
+
+// An agent that does not take its messages is lost; the caller of Send never waits for it.
+func TestStuckAgentIsLost(t *testing.T) {
+	r := newRig(t, HeadConfig{Nodes: 1, Heartbeat: 20 * time.Millisecond, Silence: 200 * time.Millisecond})
+	link := r.mustDial(0)
+	r.event("hello", isHello)
+	big := &pb.ToAgent{Kind: &pb.ToAgent_Start{Start: &pb.Start{Run: make([]byte, 4<<20)}}}
+	var err error
+	for err == nil {
+		err = r.head.Send(0, big) // nobody reads link.Messages()
+	}
+	ev := r.event("loss", isLost)
+	if !strings.Contains(ev.Lost.Reason, "took no message") && !strings.Contains(ev.Lost.Reason, "let 64 MiB of messages wait") {
+		t.Error(ev.Lost)
+	}
+	<-link.Done()
+	if err := r.head.Send(0, &pb.ToAgent{Kind: &pb.ToAgent_Start{Start: &pb.Start{Run: make([]byte, MaxDown)}}}); err == nil || !strings.Contains(err.Error(), "limit of 64 MiB") {
+		t.Errorf("a message beyond the limit: %v", err)
+	}
+}
+
+// FuzzHello checks that whatever comes as a hello is admitted or refused with a reason that can be sent.
+func FuzzHello(f *testing.F) {
+	good := &pb.Hello{Protocol: ProtocolVersion, Job: testJob, Node: 1, Incarnation: 5, Addresses: []string{"127.0.0.1:1"}}
+	for _, change := range []func(*pb.Hello){
+		func(*pb.Hello) {}, func(h *pb.Hello) { h.Node = -1 }, func(h *pb.Hello) { h.Protocol = 1 << 31 },
+		func(h *pb.Hello) { h.Build = strings.Repeat("x", 1000) }, func(h *pb.Hello) { h.Job = "\n\x00" },
+	} {
+		h := proto.Clone(good).(*pb.Hello)
+		change(h)
+		b, err := proto.Marshal(h)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+	}
+	head, err := NewHead(HeadConfig{Job: testJob, Secret: NewSecret(), Nodes: 3})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var hello pb.Hello
+		if proto.Unmarshal(data, &hello) != nil {
+			return
+		}
+		reason := head.examine(&hello, Identity{RoleAgent, 1})
+		if len(reason) > 2000 {
+			t.Errorf("a reason of %d bytes", len(reason))
+		}
+		if reason == "" && (hello.Node != 1 || hello.Job != testJob || hello.Protocol != ProtocolVersion || hello.Incarnation == 0) {
+			t.Errorf("%v was admitted", &hello)
+		}
+		if _, err := proto.Marshal(&pb.Refusal{Reason: reason}); err != nil {
+			t.Errorf("the refusal %q cannot be sent: %v", reason, err)
+		}
+	})
+}
+
+func BenchmarkHelloToRoster(b *testing.B) {
+	for _, n := range []int{2, 16} {
+		b.Run(fmt.Sprintf("agents=%d", n), func(b *testing.B) {
+			for b.Loop() {
+				b.StopTimer()
+				r := newRig(b, HeadConfig{Nodes: n})
+				b.StartTimer()
+				links := make(chan *AgentLink, n)
+				for node := range n {
+					go func() {
+						link, err := Dial(context.Background(), r.agentConfig(node))
+						if err != nil {
+							b.Error(err)
+						}
+						links <- link
+					}()
+				}
+				roster := &pb.Roster{Job: testJob}
+				for node := range n {
+					r.event("hello", isHello)
+					roster.Nodes = append(roster.Nodes, &pb.Node{Index: int32(node), FirstRank: int32(node), Ranks: 1})
+				}
+				if err := r.head.PushRoster(roster); err != nil {
+					b.Fatal(err)
+				}
+				var open []*AgentLink
+				for range n {
+					link := <-links
+					next(b, link)
+					open = append(open, link)
+				}
+				b.StopTimer()
+				done, cancel := context.WithCancel(context.Background())
+				cancel()
+				for _, link := range open {
+					_ = link.Close(done)
+				}
+				r.head.Close(done)
+				b.StartTimer()
+			}
+		})
+	}
+}
