@@ -287,11 +287,11 @@ func TestReportAbortAndLoss(t *testing.T) {
 	if rep := ev.Message.GetReport(); rep.Rank != 1 || string(rep.Json) != `{"ok":true}` {
 		t.Errorf("got %v", rep)
 	}
-	if err := ranks[1].RequestAbort(t.Context(), "it is wrong", 3); err != nil {
+	if err := ranks[1].RequestAbort(t.Context(), Complaint{Reason: "it is wrong", ExitStatus: 3, PeerLost: true}); err != nil {
 		t.Fatal(err)
 	}
 	ev = r.event("abort request", func(ev HeadEvent) bool { return ev.Message.GetAbort() != nil })
-	if a := ev.Message.GetAbort(); a.Rank != 1 || a.Reason != "it is wrong" || a.ExitStatus != 3 {
+	if a := ev.Message.GetAbort(); a.Rank != 1 || a.Reason != "it is wrong" || a.ExitStatus != 3 || !a.PeerLost {
 		t.Errorf("got %v", a)
 	}
 
