@@ -29,6 +29,7 @@ type machine struct {
 	nodes    []nodeState
 	ranks    []rankState
 	cause    *pb.Cause // why the job failed; nil while all is well
+	weight   weight    // of the cause
 	begun    bool      // roster and start orders were sent
 }
 
@@ -184,19 +185,21 @@ func (m *machine) consequence(e *pb.RankExited, r *rankState) bool {
 	return r.abort || (e.GetSignal() == 0 && e.GetExitCode() == exitAborted)
 }
 
-// abortRequested is a rank's own word that it cannot go on: often because another one died, so a
-// death that was nobody's order replaces it as the cause (see fail).
+// abortRequested is a rank's own word that it cannot go on: often because of another one, so what is nearer to the
+// root replaces it as the cause.
 func (m *machine) abortRequested(node int, a *pb.AbortRequest) []order {
 	c := m.nodeCause(pb.Cause_RANK_ABORT, node, a.GetReason())
 	c.Rank = a.GetRank()
 	c.ExitStatus = a.GetExitStatus()
-	if a.GetRank() >= 0 {
-		m.ranks[a.GetRank()].abort = true
-	} else {
-		c.Kind = pb.Cause_LAUNCHER
-		c.ExitStatus = stdio.StatusLauncher
+	if a.GetRank() < 0 {
+		c.Kind, c.ExitStatus = pb.Cause_LAUNCHER, stdio.StatusLauncher
+		return m.fail(c)
 	}
-	return m.fail(c)
+	m.ranks[a.GetRank()].abort = true
+	if a.GetPeerLost() {
+		return m.blame(c, hearsay)
+	}
+	return m.blame(c, complaint)
 }
 
 // lost ends a node whose agent is gone. Its keeper has ended its ranks by itself.
@@ -210,18 +213,27 @@ func (m *machine) lost(node int, why string) []order {
 
 func (m *machine) nodeDone(node int) { m.nodes[node].over = true }
 
-// fail records why the job failed and tells every agent, once. A later, more basic cause replaces a
-// rank's complaint about its peers: a rank that died or an agent that vanished explains the complaint.
-func (m *machine) fail(c *pb.Cause) []order {
+// weight says how near a cause is to the root of a failure. A heavier one replaces a lighter one that came
+// first; among equals the first counts.
+type weight int
+
+const (
+	hearsay   weight = iota + 1 // a rank saw a peer go
+	complaint                   // a rank found something wrong itself: a wait that ran out, a wrong frame
+	certain                     // a process died, a node vanished, a bound ran out, the user wished it
+)
+
+// fail records why the job failed and tells every agent, once.
+func (m *machine) fail(c *pb.Cause) []order { return m.blame(c, certain) }
+
+func (m *machine) blame(c *pb.Cause, w weight) []order {
 	if m.cause != nil {
-		complaint := m.cause.GetKind() == pb.Cause_RANK_ABORT
-		basic := c.GetKind() == pb.Cause_RANK_EXIT || c.GetKind() == pb.Cause_AGENT_LOST || c.GetKind() == pb.Cause_LAUNCHER
-		if complaint && basic && c.GetRank() != m.cause.GetRank() {
-			m.cause = c
+		if w > m.weight {
+			m.cause, m.weight = c, w
 		}
 		return nil
 	}
-	m.cause = c
+	m.cause, m.weight = c, w
 	return m.abort()
 }
 
@@ -238,6 +250,7 @@ func (m *machine) signal(number int) []order {
 // interrupt is the user's wish to end the job: the ranks get the signal and may end as they like.
 func (m *machine) interrupt(sig syscall.Signal) []order {
 	if m.cause == nil {
+		m.weight = certain
 		m.cause = &pb.Cause{
 			Kind: pb.Cause_USER_SIGNAL, Node: -1, Rank: -1, Reason: fmt.Sprintf("ended by the user (%v)", sig),
 			ExitStatus: int32(stdio.StatusOfSignal(sig)),

@@ -90,6 +90,11 @@ func TestFailureHasOneCause(t *testing.T) {
 			return m.abortRequested(m.job.World.NodeOf(int(rank)), &pb.AbortRequest{Rank: rank, Reason: why, ExitStatus: 1})
 		}
 	}
+	hear := func(rank int32, why string) func(m *machine) []order {
+		return func(m *machine) []order {
+			return m.abortRequested(m.job.World.NodeOf(int(rank)), &pb.AbortRequest{Rank: rank, Reason: why, ExitStatus: 1, PeerLost: true})
+		}
+	}
 	lost := func(node int) func(m *machine) []order {
 		return func(m *machine) []order { return m.lost(node, "killed") }
 	}
@@ -110,6 +115,9 @@ func TestFailureHasOneCause(t *testing.T) {
 		{"obeying an abort is no cause", []func(*machine) []order{complain(0, "wait timed out"), exit(1, exitAborted), exit(2, exitAborted)}, pb.Cause_RANK_ABORT, 0, 1, 1},
 		{"complaining twice is no cause", []func(*machine) []order{complain(0, "wait timed out"), complain(1, "me too"), exit(1, 1)}, pb.Cause_RANK_ABORT, 0, 1, 1},
 		{"lost agent explains a complaint", []func(*machine) []order{complain(0, "link closed"), lost(1)}, pb.Cause_AGENT_LOST, -1, 125, 1},
+		{"what a peer found explains its loss", []func(*machine) []order{hear(0, "lost rank 2"), complain(2, "wait timed out"), exit(2, 124)}, pb.Cause_RANK_ABORT, 2, 1, 1},
+		{"a loss does not explain what was found", []func(*machine) []order{complain(2, "wait timed out"), hear(0, "lost rank 2")}, pb.Cause_RANK_ABORT, 2, 1, 1},
+		{"death explains a loss", []func(*machine) []order{hear(0, "lost rank 2"), killed(2, 9, false)}, pb.Cause_RANK_EXIT, 2, 137, 1},
 		{"a rank's own exit after its complaint", []func(*machine) []order{complain(1, "check failed"), exit(1, 1)}, pb.Cause_RANK_ABORT, 1, 1, 1},
 	}
 	for _, tt := range tests {

@@ -94,24 +94,27 @@ func leave(ctx context.Context, s *session.Rank, stderr io.Writer, err error) in
 	if err == nil {
 		return 0
 	}
-	why := context.Cause(ctx)
-	var bySignal endedBySignal
-	var aborted *session.AbortedError
-	switch {
-	case errors.As(why, &bySignal):
-		return stdio.StatusOfSignal(syscall.Signal(bySignal))
-	case errors.Is(why, errAborted), errors.As(err, &aborted):
-		return exitAborted
-	}
 	status := 1
 	var wait *engine.WaitError
 	if errors.As(err, &wait) {
-		status = stdio.StatusTimeout
+		status = stdio.StatusTimeout // worth telling, even if others have complained of the consequences by now
+	} else {
+		var bySignal endedBySignal
+		var aborted *session.AbortedError
+		why := context.Cause(ctx)
+		switch {
+		case errors.As(why, &bySignal):
+			return stdio.StatusOfSignal(syscall.Signal(bySignal))
+		case errors.Is(why, errAborted), errors.As(err, &aborted):
+			return exitAborted
+		}
 	}
+	var lost *engine.PeerError
+	complaint := session.Complaint{Reason: err.Error(), ExitStatus: status, PeerLost: errors.As(err, &lost)}
 	// The context may be what failed; the request must go out all the same.
 	tell, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveLimit)
 	defer cancel()
-	if tellErr := s.RequestAbort(tell, err.Error(), status); tellErr != nil {
+	if tellErr := s.RequestAbort(tell, complaint); tellErr != nil {
 		fmt.Fprintf(stderr, "mkrun rank: %v\nmkrun rank: %v\n", err, tellErr)
 	}
 	return status
