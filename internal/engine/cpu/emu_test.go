@@ -87,7 +87,7 @@ func TestFlagFollowsTheLastPiece(t *testing.T) {
 	for i := range data {
 		data[i] = byte(i*7 + 1)
 	}
-	arrived := c.signals[0].word
+	arrived := &c.signals[0].cell.value
 	for i, part := range [][2]int64{{size / 2, size}, {size / 4, size / 2}, {0, size / 4}} {
 		if arrived.Load() != 0 {
 			t.Fatalf("the flag was raised before piece %d", i)

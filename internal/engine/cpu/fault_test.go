@@ -61,6 +61,15 @@ func TestSyncTimeoutNamesTheMissing(t *testing.T) {
 	}
 }
 
+func someoneSleeps(h *heap) bool {
+	for off := int64(offCells); off < h.lay.cells; off += cellSize {
+		if h.cell(off).waiters.Load() > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 func TestAbortAndContextWakeWaiters(t *testing.T) {
 	reason := errors.New("rank 7 is on fire")
 	for _, mapped := range []bool{false, true} {
@@ -74,7 +83,7 @@ func TestAbortAndContextWakeWaiters(t *testing.T) {
 				_, err := in.Run(ctx)
 				done <- err
 			}()
-			for in.heap().word(offWaiters).Load() == 0 { // until a worker sleeps
+			for !someoneSleeps(in.heap()) { // until a worker sleeps
 				select {
 				case err := <-done:
 					t.Fatalf("Run ended without its peers: %v", err)

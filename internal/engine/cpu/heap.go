@@ -16,21 +16,20 @@ import (
 // the bytes got there is not visible to the code that uses them.
 type heap struct {
 	mem   []byte
-	flags int64
+	lay   layout
 	close func() error
 }
 
-// Offsets in the header. Words that different ranks write lie on lines of their own.
+// Offsets in the header. From offCells on, through the flags, everything is cells.
 const (
 	offMagic   = 0
 	offDigest  = 8  // of plan, shape and dtype
 	offAbort   = 64 // set once, never cleared: waiters leave
-	offFutex   = 128
-	offWaiters = 192
-	offArrive  = 256 // barrier: ranks of the node that arrived (on the first rank of the node)
-	offRelease = 320 // barrier: number of the last barrier that is open
-	offRounds  = 384 // barrier: one word per round between nodes
-	maxRounds  = (headerSize - offRounds) / flagStride
+	offCells   = 128
+	offArrive  = offCells              // barrier: ranks of the node that arrived (on the first rank of the node)
+	offRelease = offCells + cellSize   // barrier: number of the last barrier that is open
+	offRounds  = offCells + 2*cellSize // barrier: one cell per round between nodes
+	maxRounds  = (headerSize - offRounds) / cellSize
 )
 
 const heapMagic = 0x6d6b_7275_6e68_7031 // "mkrunhp1"
@@ -41,7 +40,7 @@ func newLocalHeap(l layout, digest uint64) *heap {
 	words := make([]uint64, l.size/8)
 	h := &heap{
 		mem:   unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(words))), l.size),
-		flags: l.flags,
+		lay:   l,
 		close: func() error { return nil },
 	}
 	h.format(digest)
@@ -102,7 +101,7 @@ func mapHeap(f *os.File, l layout) (*heap, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mapping a heap of %d bytes: %w", l.size, err)
 	}
-	return &heap{mem: mem, flags: l.flags, close: func() error { return unix.Munmap(mem) }}, nil
+	return &heap{mem: mem, lay: l, close: func() error { return unix.Munmap(mem) }}, nil
 }
 
 func (h *heap) format(digest uint64) {
@@ -115,9 +114,10 @@ func (h *heap) word(off int64) *atomic.Uint64 {
 	return (*atomic.Uint64)(unsafe.Pointer(&h.mem[off]))
 }
 
-func (h *heap) futex() *atomic.Uint32 { return (*atomic.Uint32)(unsafe.Pointer(&h.mem[offFutex])) }
+// cell is the cell at an offset that is a multiple of cellSize.
+func (h *heap) cell(off int64) *cell { return (*cell)(unsafe.Pointer(&h.mem[off])) }
 
-func (h *heap) flag(id int) *atomic.Uint64 { return h.word(h.flags + int64(id)*flagStride) }
+func (h *heap) flag(id int) *cell { return h.cell(h.lay.flags + int64(id)*cellSize) }
 
 // elements is the part [off, off+2n) of the heap as 16-bit elements.
 func (h *heap) elements(off, n int64) []uint16 {

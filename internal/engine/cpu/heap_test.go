@@ -16,7 +16,7 @@ import (
 )
 
 func testLayout() layout {
-	return layout{flags: headerSize, landing: []int64{2 * pageSize}, size: 3 * pageSize}
+	return layout{flags: headerSize, cells: 2 * pageSize, landing: []int64{2 * pageSize}, size: 3 * pageSize}
 }
 
 func TestLayoutIsAlignedAndDisjoint(t *testing.T) {
@@ -25,7 +25,7 @@ func TestLayoutIsAlignedAndDisjoint(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if end := l.flags + int64(len(p.Flags))*flagStride; l.landing[3] < end || l.landing[3]%pageSize != 0 || l.size < l.landing[3]+2*small.M*small.K {
+	if end := l.flags + int64(len(p.Flags))*cellSize; l.landing[3] < end || l.landing[3]%pageSize != 0 || l.size < l.landing[3]+2*small.M*small.K {
 		t.Errorf("flags end at %d, landing at %d, size %d", end, l.landing[3], l.size)
 	}
 	for _, i := range []int{0, 1, 2} {
@@ -136,7 +136,7 @@ func litmusWrite(h *heap, rounds int, broken bool) error {
 		if !broken {
 			fill()
 		}
-		h.raise(h.flag(0), uint64(r))
+		h.flag(0).raise(uint64(r))
 		if _, err := h.await(h.flag(1), uint64(r), 20*time.Second); err != nil {
 			return err
 		}
@@ -160,7 +160,7 @@ func litmusRead(h *heap, rounds int) (stale int, err error) {
 				break
 			}
 		}
-		h.raise(h.flag(1), uint64(r))
+		h.flag(1).raise(uint64(r))
 	}
 	return stale, nil
 }

@@ -84,8 +84,7 @@ func (l *inLink) compile() error {
 					if int64(s.Flag) >= int64(len(in.cfg.Plan.Flags)) {
 						return fmt.Errorf("rank %d, %s: signals flag %d, which does not exist", l.peer, c.name, s.Flag)
 					}
-					h := in.heap()
-					c.signals = append(c.signals, nearSignal{heap: h, word: h.flag(int(s.Flag)), kind: in.cfg.Plan.Flags[s.Flag].Kind})
+					c.signals = append(c.signals, nearSignal{cell: in.heap().flag(int(s.Flag)), kind: in.cfg.Plan.Flags[s.Flag].Kind})
 				}
 			}
 			l.tasks[role][i] = c
@@ -221,8 +220,7 @@ func (l *inLink) hearBarrier(f frame) error {
 		return fmt.Errorf("bad frame: barrier %d after %d", f.epoch, l.barrier[f.task])
 	}
 	l.barrier[f.task] = f.epoch
-	h := l.net.in.heap()
-	h.raise(h.word(offRounds+int64(f.task)*flagStride), f.epoch)
+	l.net.in.heap().cell(offRounds + int64(f.task)*cellSize).raise(f.epoch)
 	return nil
 }
 

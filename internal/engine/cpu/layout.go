@@ -11,22 +11,22 @@ import (
 
 const (
 	pageSize   = 4096
-	flagStride = 64   // every flag has a cache line of its own, so writers of different flags do not meet
 	headerSize = 4096 // see the header offsets in heap.go
 )
 
 // layout says where everything lies in a heap. It follows from plan and shape alone, so it is the
 // same on all ranks and an offset means the same everywhere. All offsets and sizes are in bytes.
 type layout struct {
-	flags   int64
+	flags   int64   // cells from here on
+	cells   int64   // where they end
 	landing []int64 // per plan buffer; -1 for buffers that are not in the heap
 	size    int64
 }
 
 // newLayout fails when a size does not fit 62 bits.
 func newLayout(p *plan.Plan, s plan.Shape, d engine.DType) (layout, error) {
-	l := layout{flags: headerSize, landing: make([]int64, len(p.Buffers))}
-	end, err := alignUp(headerSize + int64(len(p.Flags))*flagStride)
+	l := layout{flags: headerSize, cells: headerSize + int64(len(p.Flags))*cellSize, landing: make([]int64, len(p.Buffers))}
+	end, err := alignUp(l.cells)
 	if err != nil {
 		return l, err
 	}

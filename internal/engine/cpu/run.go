@@ -154,13 +154,13 @@ func (w *worker) execute(t *task, part int64) error {
 func (w *worker) wait(t *task, wait plan.Wait) error {
 	in := w.in
 	h := in.heap()
-	word, target := h.flag(int(wait.Flag)), wait.Target(w.epoch)
-	if word.Load() >= target {
+	cell, target := h.flag(int(wait.Flag)), wait.Target(w.epoch)
+	if cell.value.Load() >= target {
 		return nil
 	}
 	b := &blocked{task: t, flag: wait.Flag, wanted: target, since: time.Now()}
 	w.blocked.Store(b)
-	_, err := h.await(word, target, in.cfg.WaitTimeout)
+	_, err := h.await(cell, target, in.cfg.WaitTimeout)
 	w.waited += time.Since(b.since)
 	if errors.Is(err, errTimeout) {
 		return in.rootWait(b)
@@ -183,7 +183,7 @@ func (in *instance) rootWait(timedOut *blocked) error {
 	root := timedOut
 	if !in.owedByPeer(root.flag) {
 		for _, w := range in.workers {
-			if b := w.blocked.Load(); b != nil && in.owedByPeer(b.flag) && in.heap().flag(int(b.flag)).Load() < b.wanted {
+			if b := w.blocked.Load(); b != nil && in.owedByPeer(b.flag) && in.heap().flag(int(b.flag)).value.Load() < b.wanted {
 				root = b
 				break
 			}
@@ -192,7 +192,7 @@ func (in *instance) rootWait(timedOut *blocked) error {
 	p := in.cfg.Plan
 	return &engine.WaitError{
 		Rank: in.cfg.Rank, Role: root.task.role.String(), Task: p.Describe(*root.task.plan), Flag: p.Flags[root.flag].Name,
-		Seen: in.heap().flag(int(root.flag)).Load(), Wanted: root.wanted, Signals: p.Owes(in.cfg.Rank, root.flag),
+		Seen: in.heap().flag(int(root.flag)).value.Load(), Wanted: root.wanted, Signals: p.Owes(in.cfg.Rank, root.flag),
 		After: time.Since(root.since).Round(time.Millisecond),
 	}
 }

@@ -33,7 +33,7 @@ func (in *instance) meet(number uint64) error {
 	node, local := w.Place(in.cfg.Rank)
 	first, ranks := w.RankAt(node, 0), w.PPN[node]
 	leader := in.heaps[first]
-	leader.add(leader.word(offArrive))
+	leader.cell(offArrive).add()
 	if local == 0 {
 		arrived := number * uint64(ranks)
 		if err := in.awaitBarrier(offArrive, arrived, "arrivals at the barrier", fmt.Sprintf("each of ranks %d to %d", first, first+ranks-1)); err != nil {
@@ -45,13 +45,12 @@ func (in *instance) meet(number uint64) error {
 				return err
 			}
 			from := w.RankAt((node-1<<round%w.Nodes()+w.Nodes())%w.Nodes(), 0)
-			if err := in.awaitBarrier(offRounds+int64(round)*flagStride, number, fmt.Sprintf("barrier round %d", round), fmt.Sprintf("rank %d", from)); err != nil {
+			if err := in.awaitBarrier(offRounds+int64(round)*cellSize, number, fmt.Sprintf("barrier round %d", round), fmt.Sprintf("rank %d", from)); err != nil {
 				return err
 			}
 		}
 		for rank := first; rank < first+ranks; rank++ {
-			h := in.heaps[rank]
-			h.raise(h.word(offRelease), number)
+			in.heaps[rank].cell(offRelease).raise(number)
 		}
 	}
 	return in.awaitBarrier(offRelease, number, "barrier opened", fmt.Sprintf("rank %d", first))
@@ -59,7 +58,7 @@ func (in *instance) meet(number uint64) error {
 
 func (in *instance) awaitBarrier(off int64, target uint64, name, owes string) error {
 	h := in.heap()
-	seen, err := h.await(h.word(off), target, in.cfg.WaitTimeout)
+	seen, err := h.await(h.cell(off), target, in.cfg.WaitTimeout)
 	if errors.Is(err, errTimeout) {
 		return &engine.WaitError{Rank: in.cfg.Rank, Role: "sync", Task: fmt.Sprintf("barrier %d", in.barrier), Flag: name,
 			Seen: seen, Wanted: target, Signals: owes, After: in.cfg.WaitTimeout.Round(time.Millisecond)}

@@ -2,7 +2,6 @@ package cpu
 
 import (
 	"fmt"
-	"sync/atomic"
 
 	"github.com/mkrun/mkrun/internal/plan"
 )
@@ -29,8 +28,7 @@ func (t *task) parts() int64 {
 }
 
 type nearSignal struct {
-	heap *heap
-	word *atomic.Uint64
+	cell *cell
 	kind plan.FlagKind
 }
 
@@ -38,9 +36,9 @@ type nearSignal struct {
 func (t *task) raise(epoch uint64) {
 	for _, s := range t.near {
 		if s.kind == plan.Stamp {
-			s.heap.raise(s.word, epoch)
+			s.cell.raise(epoch)
 		} else {
-			s.heap.add(s.word)
+			s.cell.add()
 		}
 	}
 }
@@ -142,7 +140,7 @@ func (in *instance) compileTask(t *task) error {
 			return fmt.Errorf("signals flag %d of rank %d, which does not exist", s.Flag, s.Rank)
 		}
 		if h := in.heaps[s.Rank]; h != nil {
-			t.near = append(t.near, nearSignal{heap: h, word: h.flag(int(s.Flag)), kind: p.Flags[s.Flag].Kind})
+			t.near = append(t.near, nearSignal{cell: h.flag(int(s.Flag)), kind: p.Flags[s.Flag].Kind})
 			continue
 		}
 		// The bytes and the flag of a send travel in one message; a third rank could see its flag first.

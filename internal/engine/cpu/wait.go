@@ -2,6 +2,7 @@ package cpu
 
 import (
 	"errors"
+	"math"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -22,24 +23,34 @@ var (
 	errTimeout = errors.New("timed out")
 )
 
-// await returns when the word of this heap is at least target. It gives errAborted once the heap's
+// cell is a flag, or a word of the barrier, with what is needed to sleep on it. It fills a cache line, so
+// that writers of different flags do not meet.
+type cell struct {
+	value   atomic.Uint64
+	waiters atomic.Uint32
+	futex   atomic.Uint32
+	_       [cellSize - 16]byte
+}
+
+const cellSize = 64
+
+// await returns when a cell of this heap is at least target. It gives errAborted once the heap's
 // abort word is set, errTimeout after the time-out, and the last value seen in every case.
 //
-// Nobody misses a wake-up: a waiter counts itself, reads the futex word, then looks at the flag; a
-// signaller writes the flag, then looks for waiters, and changes the futex word before it wakes them.
-func (h *heap) await(word *atomic.Uint64, target uint64, timeout time.Duration) (seen uint64, err error) {
+// Nobody misses a wake-up: a waiter counts itself, reads the futex word, then looks at the value; a
+// signaller writes the value, then looks for waiters, and changes the futex word before it wakes them.
+func (h *heap) await(c *cell, target uint64, timeout time.Duration) (seen uint64, err error) {
 	for range spins {
-		if seen = word.Load(); seen >= target {
+		if seen = c.value.Load(); seen >= target {
 			return seen, nil
 		}
 	}
 	deadline := time.Now().Add(timeout)
-	waiters := h.word(offWaiters)
-	waiters.Add(1)
-	defer waiters.Add(^uint64(0))
+	c.waiters.Add(1)
+	defer c.waiters.Add(^uint32(0))
 	for {
-		ticket := h.futex().Load()
-		if seen = word.Load(); seen >= target {
+		ticket := c.futex.Load()
+		if seen = c.value.Load(); seen >= target {
 			return seen, nil
 		}
 		if h.word(offAbort).Load() != 0 {
@@ -51,36 +62,38 @@ func (h *heap) await(word *atomic.Uint64, target uint64, timeout time.Duration) 
 		}
 		ts := unix.NsecToTimespec(left.Nanoseconds())
 		// EAGAIN, EINTR, ETIMEDOUT and a real wake-up all mean the same: look again.
-		_, _, _ = syscall.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(h.futex())), futexWait, uintptr(ticket),
+		_, _, _ = syscall.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&c.futex)), futexWait, uintptr(ticket),
 			uintptr(unsafe.Pointer(&ts)), 0, 0)
 	}
 }
 
-// wake makes all waiters of the heap look again. Call it after the word they wait for was written.
-func (h *heap) wake() {
-	if h.word(offWaiters).Load() == 0 {
+// wake makes the cell's waiters look again. Call it after what they look at was written.
+func (c *cell) wake() {
+	if c.waiters.Load() == 0 {
 		return
 	}
-	h.futex().Add(1)
-	_, _, _ = syscall.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(h.futex())), futexWake, 1<<30, 0, 0, 0)
+	c.futex.Add(1)
+	_, _, _ = syscall.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&c.futex)), futexWake, math.MaxInt32, 0, 0, 0)
+}
+
+// raise lifts a cell that has one writer to a value; a cell never goes down.
+func (c *cell) raise(value uint64) {
+	if c.value.Load() < value {
+		c.value.Store(value)
+	}
+	c.wake()
+}
+
+// add adds one to a cell that has many writers.
+func (c *cell) add() {
+	c.value.Add(1)
+	c.wake()
 }
 
 // abort makes all present and later waits on this heap return errAborted.
 func (h *heap) abort() {
 	h.word(offAbort).Store(1)
-	h.wake()
-}
-
-// raise lifts a word that has one writer to a value; a word never goes down.
-func (h *heap) raise(word *atomic.Uint64, value uint64) {
-	if word.Load() < value {
-		word.Store(value)
+	for off := int64(offCells); off < h.lay.cells; off += cellSize {
+		h.cell(off).wake()
 	}
-	h.wake()
-}
-
-// add adds one to a word that has many writers.
-func (h *heap) add(word *atomic.Uint64) {
-	word.Add(1)
-	h.wake()
 }
