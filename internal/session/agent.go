@@ -311,6 +311,9 @@ func (l *AgentLink) read() {
 		select {
 		case l.messages <- m:
 		case <-l.closing: // nobody reads any more; go on to the end of the stream
+		case <-l.conn.dead:
+			l.end(fmt.Errorf("the connection to the parent at %s broke while this agent was busy", l.conn.RemoteAddr()))
+			return
 		case <-l.done:
 			return
 		}

@@ -105,7 +105,7 @@ func dialOnce(ctx context.Context, dial DialFunc, address string, config *tls.Co
 		_ = raw.Close()
 		return nil, err
 	}
-	return &memberConn{Conn: conn, raw: raw, id: id}, nil
+	return newMemberConn(conn, raw, id), nil
 }
 
 func dialTCP(ctx context.Context, address string) (net.Conn, error) {

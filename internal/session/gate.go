@@ -114,7 +114,7 @@ func (g *gate) admit(raw net.Conn) {
 		return
 	}
 	select {
-	case g.out <- &memberConn{Conn: conn, raw: raw, id: id}:
+	case g.out <- newMemberConn(conn, raw, id):
 	case <-g.done:
 		_ = raw.Close()
 	}
@@ -163,6 +163,20 @@ type memberConn struct {
 	net.Conn // the TLS layer
 	raw      net.Conn
 	id       Identity
+	once     sync.Once
+	dead     chan struct{} // closed when nothing can be read any more, however much is unread above
+}
+
+func newMemberConn(conn *tls.Conn, raw net.Conn, id Identity) *memberConn {
+	return &memberConn{Conn: conn, raw: raw, id: id, dead: make(chan struct{})}
+}
+
+func (c *memberConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if err != nil {
+		c.once.Do(func() { close(c.dead) })
+	}
+	return n, err
 }
 
 // cut ends the connection at once, whatever is in flight. The stream's reader and writer both return.

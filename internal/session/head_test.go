@@ -211,6 +211,7 @@ func bubble(t *testing.T, cfg HeadConfig) (*rig, *bufconn.Listener) {
 	l := bufconn.Listen(1 << 20)
 	r := newRigOn(t, cfg, l)
 	r.addr = "head"
+	r.via = func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }
 	return r, l
 }
 

@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -143,75 +144,103 @@ func TestDialFindsTheParent(t *testing.T) {
 // An owner that does not read holds the output back in the agent; nothing is lost, nobody counts as
 // silent, and the other direction works meanwhile.
 func TestBackPressure(t *testing.T) {
-	r := newRig(t, HeadConfig{Nodes: 1, Heartbeat: 20 * time.Millisecond, Silence: 200 * time.Millisecond})
-	links, _ := r.job(1)
-	const total = 64 << 20
-	want := make([]byte, total)
-	_, _ = rand.NewChaCha8([32]byte{2}).Read(want)
-	sent := make(chan error, 1)
-	go func() {
-		for off := 0; off < total; off += 1 << 20 { // longer than one message may be: Send splits
-			m := &pb.FromAgent{Kind: &pb.FromAgent_Output{Output: &pb.Output{Rank: 0, Stream: 1, Data: want[off : off+1<<20]}}}
-			if err := links[0].Send(context.Background(), m); err != nil {
-				sent <- err
-				return
+	synctest.Test(t, func(t *testing.T) {
+		r, _ := bubble(t, HeadConfig{Nodes: 1})
+		links, _ := r.job(1)
+		const total = 32 << 20
+		want := make([]byte, total)
+		_, _ = rand.NewChaCha8([32]byte{2}).Read(want)
+		sent := make(chan error, 1)
+		go func() {
+			for off := 0; off < total; off += 1 << 20 { // longer than one message may be: Send splits
+				m := &pb.FromAgent{Kind: &pb.FromAgent_Output{Output: &pb.Output{Rank: 0, Stream: 1, Data: want[off : off+1<<20]}}}
+				if err := links[0].Send(context.Background(), m); err != nil {
+					sent <- err
+					return
+				}
 			}
+			sent <- nil
+		}()
+		time.Sleep(time.Hour) // the owner sleeps
+		if len(r.head.events) < cap(r.head.events) {
+			t.Error("the head holds events back that would fit")
 		}
-		sent <- nil
-	}()
-	for len(r.head.events) < cap(r.head.events) { // the owner sleeps until no more fits
-		time.Sleep(time.Millisecond)
-	}
-	time.Sleep(3 * 200 * time.Millisecond) // longer than the bound on silence: what is tested is that nothing happens
-	if err := r.head.Send(0, &pb.ToAgent{Kind: &pb.ToAgent_Signal{Signal: &pb.Signal{Number: 2}}}); err != nil {
-		t.Fatal(err)
-	}
-	if m := next(t, links[0]); m.GetSignal().GetNumber() != 2 {
-		t.Fatalf("got %v", m)
-	}
-	select {
-	case err := <-sent:
-		t.Fatalf("everything was taken though nobody reads (%v)", err)
-	default:
-	}
-	got := make([]byte, 0, total)
-	for len(got) < total {
-		ev := r.event("output", func(ev HeadEvent) bool { return true })
-		if ev.Lost != nil {
-			t.Fatal(ev.Lost)
+		if err := r.head.Send(0, &pb.ToAgent{Kind: &pb.ToAgent_Signal{Signal: &pb.Signal{Number: 2}}}); err != nil {
+			t.Fatal(err)
 		}
-		out := ev.Message.GetOutput()
-		if len(out.GetData()) > MaxOutput {
-			t.Fatalf("a message of %d bytes", len(out.Data))
+		if m := next(t, links[0]); m.GetSignal().GetNumber() != 2 {
+			t.Fatalf("got %v", m)
 		}
-		got = append(got, out.GetData()...)
-	}
-	if err := <-sent; err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(got, want) {
-		t.Error("the output was changed on its way")
-	}
+		select {
+		case err := <-sent:
+			t.Fatalf("everything was taken though nobody reads (%v)", err)
+		default:
+		}
+		got := make([]byte, 0, total)
+		for len(got) < total {
+			ev := r.event("output", func(ev HeadEvent) bool { return ev.Message.GetOutput() != nil })
+			out := ev.Message.GetOutput()
+			if len(out.Data) > MaxOutput {
+				t.Fatalf("a message of %d bytes", len(out.Data))
+			}
+			got = append(got, out.Data...)
+		}
+		if err := <-sent; err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got, want) {
+			t.Error("the output was changed on its way")
+		}
+	})
 }
 
 // An agent that does not take its messages is lost; the caller of Send never waits for it.
 func TestStuckAgentIsLost(t *testing.T) {
-	r := newRig(t, HeadConfig{Nodes: 1, Heartbeat: 20 * time.Millisecond, Silence: 200 * time.Millisecond})
+	for _, test := range []struct {
+		name  string
+		bytes int
+		want  string
+	}{
+		{"some messages", 40 << 20, "it took no message for 3s"},
+		{"too many messages", 100 << 20, "it let 64 MiB of messages wait"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r, _ := bubble(t, HeadConfig{Nodes: 1})
+				link := r.mustDial(0)
+				r.event("hello", isHello)
+				start := time.Now()
+				piece := &pb.ToAgent{Kind: &pb.ToAgent_Start{Start: &pb.Start{Run: make([]byte, 512<<10)}}}
+				for sent := 0; sent < test.bytes && r.head.Send(0, piece) == nil; { // nobody reads link.Messages()
+					sent += len(piece.GetStart().Run)
+				}
+				if time.Since(start) != 0 {
+					t.Error("the caller had to wait")
+				}
+				if ev := r.event("loss", isLost); ev.Lost.Reason != test.want {
+					t.Errorf("got %q, want %q", ev.Lost.Reason, test.want)
+				}
+				<-link.Done()
+			})
+		})
+	}
+}
+
+func TestTooLongMessages(t *testing.T) {
+	r := newRig(t, HeadConfig{Nodes: 1})
 	link := r.mustDial(0)
-	r.event("hello", isHello)
-	big := &pb.ToAgent{Kind: &pb.ToAgent_Start{Start: &pb.Start{Run: make([]byte, 4<<20)}}}
-	var err error
-	for err == nil {
-		err = r.head.Send(0, big) // nobody reads link.Messages()
+	down := &pb.ToAgent{Kind: &pb.ToAgent_Start{Start: &pb.Start{Run: make([]byte, MaxDown)}}}
+	for _, err := range []error{r.head.Send(0, down), r.head.Broadcast(down)} {
+		if err == nil || !strings.Contains(err.Error(), "limit of 64 MiB") {
+			t.Errorf("got %v", err)
+		}
 	}
-	ev := r.event("loss", isLost)
-	if !strings.Contains(ev.Lost.Reason, "took no message") && !strings.Contains(ev.Lost.Reason, "let 64 MiB of messages wait") {
-		t.Error(ev.Lost)
+	up := &pb.FromAgent{Kind: &pb.FromAgent_Facts{Facts: &pb.Facts{Json: make([]byte, MaxUp)}}}
+	if err := link.Send(t.Context(), up); err == nil || !strings.Contains(err.Error(), "limit of 4 MiB") {
+		t.Errorf("got %v", err)
 	}
-	<-link.Done()
-	if err := r.head.Send(0, &pb.ToAgent{Kind: &pb.ToAgent_Start{Start: &pb.Start{Run: make([]byte, MaxDown)}}}); err == nil || !strings.Contains(err.Error(), "limit of 64 MiB") {
-		t.Errorf("a message beyond the limit: %v", err)
-	}
+	send(t, link, &pb.FromAgent{Kind: &pb.FromAgent_Facts{Facts: &pb.Facts{Json: make([]byte, MaxUp-100)}}})
+	r.event("facts", func(ev HeadEvent) bool { return ev.Message.GetFacts() != nil })
 }
 
 // FuzzHello checks that whatever comes as a hello is admitted or refused with a reason that can be sent.

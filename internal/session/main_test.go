@@ -22,6 +22,7 @@ type rig struct {
 	head   *Head
 	secret Secret
 	addr   string
+	via    DialFunc
 	log    *slog.Logger
 }
 
@@ -31,6 +32,9 @@ func newRig(t testing.TB, cfg HeadConfig) *rig {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
+	}
+	if cfg.Silence == 0 {
+		cfg.Silence = time.Hour // silence is tested in fake time; the machine may be busy
 	}
 	r := newRigOn(t, cfg, l)
 	r.addr = l.Addr().String()
@@ -66,7 +70,7 @@ func newRigOn(t testing.TB, cfg HeadConfig, l net.Listener) *rig {
 func (r *rig) agentConfig(node int) AgentConfig {
 	return AgentConfig{
 		Parents: []string{r.addr}, Job: testJob, Node: node, Incarnation: uint64(node) + 100,
-		Secret: r.secret, Build: "agent-build", Hostname: "host", Addresses: []string{"127.0.0.1:1"}, Log: r.log,
+		Secret: r.secret, Build: "agent-build", Hostname: "host", Addresses: []string{"127.0.0.1:1"}, Log: r.log, Dial: r.via,
 	}
 }
 
@@ -106,6 +110,9 @@ func (r *rig) event(what string, want func(HeadEvent) bool) HeadEvent {
 			}
 			if want(ev) {
 				return ev
+			}
+			if ev.Lost != nil {
+				r.t.Fatalf("instead of %s: %v", what, ev.Lost)
 			}
 		case <-timeout:
 			r.t.Fatalf("no %s came", what)
