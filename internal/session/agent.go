@@ -172,7 +172,7 @@ func (l *AgentLink) hello(ctx context.Context, cfg AgentConfig) error {
 		Pid:         int32(os.Getpid()),
 		Addresses:   cfg.Addresses,
 	}}})
-	if err != nil && err != io.EOF { // io.EOF: Recv has the reason
+	if err != nil && !errors.Is(err, io.EOF) { // io.EOF: Recv has the reason
 		return err
 	}
 	first, err := stream.Recv()

@@ -76,9 +76,9 @@ func (h *Head) connect(st stream) error {
 	<-sent
 
 	switch {
-	case left && ending == io.EOF:
+	case left && errors.Is(ending, io.EOF):
 		h.emit(HeadEvent{Node: a.node, Incarnation: a.incarnation, Left: true}, nil)
-	case ending == io.EOF:
+	case errors.Is(ending, io.EOF):
 		a.fail("it closed its stream before it was told to shut down")
 		fallthrough
 	default:

@@ -176,7 +176,7 @@ func (r *Rank) Get(ctx context.Context, from int) (common, private []byte, err e
 	}
 	for {
 		m, err := stream.Recv()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return common, private, nil
 		}
 		if err != nil {

@@ -90,12 +90,15 @@ type world struct {
 	node  []int // by rank
 }
 
+// maxRanks bounds the ranks of a node, against a roster that is garbage.
+const maxRanks = 1 << 16
+
 // newWorld checks that a roster numbers the ranks node by node without a gap.
 func newWorld(r *pb.Roster) (world, error) {
 	w := world{nodes: r.GetNodes()}
 	for i, n := range w.nodes {
-		if int(n.Index) != i || int(n.FirstRank) != w.size || n.Ranks < 1 {
-			return world{}, fmt.Errorf("roster: node %d is numbered %d, with %d ranks from %d; expected them from %d", i, n.Index, n.Ranks, n.FirstRank, w.size)
+		if int(n.GetIndex()) != i || int(n.GetFirstRank()) != w.size || n.GetRanks() < 1 || n.GetRanks() > maxRanks {
+			return world{}, fmt.Errorf("roster: node %d is numbered %d, with %d ranks from %d; expected them from %d", i, n.GetIndex(), n.GetRanks(), n.GetFirstRank(), w.size)
 		}
 		for range n.Ranks {
 			w.node = append(w.node, i)

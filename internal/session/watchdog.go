@@ -61,17 +61,6 @@ func (w *watchdog) alive() {
 	w.mu.Unlock()
 }
 
-// setBound changes the bound from now on.
-func (w *watchdog) setBound(bound, slack time.Duration) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.bound, w.slack = bound, slack
-	if w.timer != nil {
-		w.due = time.Now().Add(bound)
-		w.timer.Reset(bound)
-	}
-}
-
 // pause stops the count until resume, which starts it anew.
 func (w *watchdog) pause() {
 	w.mu.Lock()
