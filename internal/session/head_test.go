@@ -126,8 +126,12 @@ func TestHeadVerifiesClients(t *testing.T) {
 		return
 	}
 	defer conn.cut()
-	if _, err := greet(t.Context(), r.agentConfig(0), conn); err == nil {
+	cfg := r.agentConfig(0)
+	cfg.protocol = ProtocolVersion
+	if link, err := greet(t.Context(), cfg, conn); err == nil {
 		t.Error("an agent without the secret was welcomed")
+		link.end(ErrClosed)
+		<-link.finished
 	}
 }
 
