@@ -25,7 +25,7 @@ $(CUDA_ROOT_FILE): scripts/cuda-toolchain.sh
 	@mkdir -p $(@D)
 	scripts/cuda-toolchain.sh > $@.part && mv $@.part $@
 
-# Kernels: no warning of a lost warp-specialised pipeline and no spill is let through (scripts/cuda-ptxas-check.sh).
+# Kernels: no warning of a lost warp-specialised pipeline and no spill is let through (cuda/ptxas-check.sh).
 $(CUDA_OUT)/kernels/%.o: cuda/kernels/%.cu $(CUDA_HEADERS) $(CUDA_ROOT_FILE)
 	@mkdir -p $(@D)
 	$(CUDA_ROOT)/bin/nvcc $(NVCC_FLAGS) -c $< -o $@.part 2> $@.log || { cat $@.log >&2; exit 1; }
@@ -46,11 +46,18 @@ build/gpu_%: cuda/tests/gpu_%.cu $(CUDA_HEADERS) $(CUDA_LIB)
 	  -Xcompiler -static-libstdc++ -lpthread
 
 # Host-side tests with address and undefined-behaviour sanitizers.
-CUDA_TEST_FLAGS := -std=c++17 -O1 -g -Wall -Wextra -Wno-missing-field-initializers -fsanitize=address,undefined \
+CUDA_TEST_FLAGS := -O1 -g -Wall -Wextra -Wno-missing-field-initializers -fsanitize=address,undefined \
   -fno-sanitize-recover=all -Icuda
-$(CUDA_OUT)/host_tests: $(wildcard cuda/tests/host_*.cpp) $(wildcard cuda/host/*.cpp cuda/heap/*.cpp) $(CUDA_HEADERS) $(CUDA_KERNEL_OBJECTS)
+CUDA_TEST_SOURCES := $(wildcard cuda/tests/host_*.cpp cuda/host/*.cpp cuda/heap/*.cpp)
+CUDA_TEST_OBJECTS := $(patsubst cuda/%.cpp,$(CUDA_OUT)/sanitized/%.o,$(CUDA_TEST_SOURCES)) $(CUDA_OUT)/sanitized/tests/host_c_header.o
+$(CUDA_OUT)/sanitized/%.o: cuda/%.cpp $(CUDA_HEADERS) $(CUDA_ROOT_FILE)
 	@mkdir -p $(@D)
-	$(CXX) $(CUDA_TEST_FLAGS) -isystem $(CUDA_ROOT)/include $(filter %.cpp,$^) $(CUDA_KERNEL_OBJECTS) -o $@ $(CUDA_LINK)
+	$(CXX) -std=c++17 $(CUDA_TEST_FLAGS) -isystem $(CUDA_ROOT)/include -c $< -o $@
+$(CUDA_OUT)/sanitized/%.o: cuda/%.c $(CUDA_HEADERS)
+	@mkdir -p $(@D)
+	$(CC) -std=c99 -pedantic $(CUDA_TEST_FLAGS) -c $< -o $@
+$(CUDA_OUT)/host_tests: $(CUDA_TEST_OBJECTS) $(CUDA_KERNEL_OBJECTS)
+	$(CXX) $(CUDA_TEST_FLAGS) $^ -o $@ $(CUDA_LINK)
 
 cuda-test: $(CUDA_OUT)/host_tests $(CUDA_LIB)
 	$(CUDA_OUT)/host_tests

@@ -24,7 +24,7 @@ struct Control {
 static_assert(sizeof(Control) == (4 + kMaxRanks) * 128 + kStampRun * 8);
 
 // Roles named in a time-out record.
-enum Role : uint32_t { kRoleNone = 0, kRoleProducer = 1, kRolePush = 2, kRoleCredit = 3, kRoleBarrier = 4 };
+enum Role : uint32_t { kRoleNone = 0, kRoleProducer = 1, kRolePush = 2, kRoleCredit = 3, kRoleBarrier = 4, kRoleSum = 5 };
 
 // Host-mapped; written by the first wait that ran out of time, `valid` last.
 struct WaitRecord {

@@ -13,14 +13,18 @@ namespace {
 
 constexpr int kMostCtas = 1024;
 
+// A flag for each part of a tile and consumer group; parts never outnumber the CTAs.
+uint64_t sum_flag_bytes(const mk_context& c) { return uint64_t(c.sms) * mk::kConsumerGroups * sizeof(uint64_t); }
+
 }  // namespace
 
 struct mk_ag_gemm {
   mk_context* context = nullptr;
   mk::AgGemmCapacity capacity = {};
-  uint64_t control_at = 0, stamps_at = 0, landing_at = 0;  // heap offsets
+  uint64_t control_at = 0, stamps_at = 0, sum_flags_at = 0, landing_at = 0;  // heap offsets
   mk::WaitRecord* record = nullptr;
   int64_t* waited = nullptr;
+  float4* sums = nullptr;  // of the parts of split tiles
   int resident[2][2] = {};  // CTAs that fit on the GPU, by tile_n / 256 and cluster - 1
   cudaStream_t copy = nullptr;
   cudaEvent_t fork = nullptr;
@@ -31,6 +35,7 @@ struct mk_ag_gemm {
     if (fork != nullptr) cudaEventDestroy(fork);
     if (join != nullptr) cudaEventDestroy(join);
     if (waited != nullptr) cudaFree(waited);
+    if (sums != nullptr) cudaFree(sums);
     mk::free_wait_record(record);
   }
 };
@@ -88,7 +93,10 @@ AgGemmParams make_params(const mk_ag_gemm& op, const mk_ag_gemm_args& a, const m
   p.n = static_cast<int32_t>(a.n);
   p.shard_rows = static_cast<int32_t>(rows);
   p.k_steps = static_cast<int32_t>(ceil_div(a.k, kStepK));
-  p.k_stagger = c.k_stagger < 0 ? 0 : c.k_stagger % p.k_steps;
+  p.split.parts = c.split_k;
+  p.split.steps = static_cast<int32_t>(ceil_div(p.k_steps, c.split_k));
+  p.split.sums = op.sums;
+  p.split.flags = reinterpret_cast<uint64_t*>(context.heap->base(context.rank) + op.sum_flags_at);
   return p;
 }
 
@@ -140,6 +148,8 @@ void launch(mk_ag_gemm& op, const mk_ag_gemm_args& a, const mk_ag_gemm_config& w
   const int ctas = std::min(c.ctas, op.resident[c.tile_n / 256][c.cluster - 1]) / c.cluster * c.cluster;
   if (ctas < 1) fail(MK_ERROR_UNSUPPORTED, "not one CTA of this kernel fits on the GPU");
   c.push_ctas = std::min(c.push_ctas, ctas);
+  if (c.split_k > 1 && tile_units(ag_gemm_tiles(a, c, context.world)) * c.split_k > ctas)
+    fail(MK_ERROR_UNSUPPORTED, "only %d CTAs fit, too few for a split of K by %d", ctas, c.split_k);
   const AgGemmParams p = make_params(op, a, c);
   const bool copies = c.mover == MK_MOVER_CE && context.world > 1;
   if (copies) {
@@ -170,10 +180,10 @@ void prepare_kernels(mk_ag_gemm& op) {
 void check_same_offsets(const mk_context& c, const mk_ag_gemm& op) {
   if (c.world == 1) return;
   struct Offsets {
-    uint64_t at[3];
+    uint64_t at[4];
     int64_t m, k;
   };
-  const Offsets mine = {{op.control_at, op.stamps_at, op.landing_at}, op.capacity.max_m, op.capacity.max_k};
+  const Offsets mine = {{op.control_at, op.stamps_at, op.sum_flags_at, op.landing_at}, op.capacity.max_m, op.capacity.max_k};
   std::vector<Offsets> all(c.world);
   if (c.allgather(c.user, &mine, all.data(), sizeof mine) != 0)
     fail(MK_ERROR_BOOTSTRAP, "the all-gather callback failed");
@@ -200,8 +210,10 @@ int mk_ag_gemm_create(mk_context* context, const mk_ag_gemm_desc* desc, mk_ag_ge
     mk::OffsetAllocator& heap = context->heap->offsets();
     op->control_at = heap.allocate(sizeof(mk::Control), "ag_gemm's control block");
     op->stamps_at = heap.allocate(op->capacity.stamps * 8, "ag_gemm's flags");
+    op->sum_flags_at = heap.allocate(sum_flag_bytes(*context), "ag_gemm's flags of split tiles");
     op->landing_at = heap.allocate(op->capacity.landing_bytes, "ag_gemm's landing buffer");
     op->record = mk::make_wait_record();
+    mk::check_cuda(cudaMalloc(&op->sums, size_t(context->sms) * mk::kTileM * mk::kSplitTileN * sizeof(float)), "device memory");
     mk::check_cuda(cudaMalloc(&op->waited, kMostCtas * sizeof(int64_t)), "device memory");
     mk::check_cuda(cudaMemset(op->waited, 0, kMostCtas * sizeof(int64_t)), "device memory");
     mk::check_cuda(cudaStreamCreateWithFlags(&op->copy, cudaStreamNonBlocking), "copy stream");
@@ -289,6 +301,7 @@ int mk_ag_gemm_reset(mk_ag_gemm* op, mk_error* error) {
     char* base = c.heap->base(c.rank);
     mk::check_cuda(cudaMemset(base + op->control_at, 0, sizeof(mk::Control)), "clearing the control block");
     mk::check_cuda(cudaMemset(base + op->stamps_at, 0, op->capacity.stamps * 8), "clearing the flags");
+    mk::check_cuda(cudaMemset(base + op->sum_flags_at, 0, sum_flag_bytes(c)), "clearing the flags");
     *op->record = mk::WaitRecord{};
     mk::check_cuda(cudaDeviceSynchronize(), "clearing the flags");
     mk::host_barrier(c);

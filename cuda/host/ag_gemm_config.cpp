@@ -4,16 +4,20 @@
 
 #include "host/error.h"
 #include "kernels/gemm_tile.h"
+#include "kernels/split_k.h"
 
 namespace mk {
 namespace {
 
 constexpr int64_t kLargest = (int64_t{1} << 31) - 1;  // TMA coordinates are 32-bit
 
-// Measured on 2 x H200 (docs/results.md): from this shard size on the copy engine is the better mover, and below this
-// N the link is the limit, so that every CTA pushes; above it half of them disturb the product less.
+// Measured on 2 x H200 (docs/results.md): from this shard size on the copy engine is the better mover; and a push by
+// ctas * kPushBalance / n CTAs to each peer keeps just ahead of the product, more of them only disturb it.
 constexpr int64_t kCopyEngineBytes = 8 << 20;
-constexpr int64_t kLinkBoundN = 1536;
+constexpr int64_t kPushBalance = 1000;
+
+constexpr int kLeastSplitSteps = 8;  // shorter parts gain less than handing their sums over costs
+constexpr int kMostSplits = 8;
 
 int log2_of(int64_t v) {
   int n = 0;
@@ -100,6 +104,29 @@ std::vector<CopyChunk> ag_gemm_copies(const StampGrid& g) {
   return out;
 }
 
+namespace {
+
+// Parts of K for problems that leave SMs idle. Every part has its own CTA and at least one step.
+void complete_split(mk_ag_gemm_config& c, const mk_ag_gemm_args& a, const AgGemmMachine& machine) {
+  const int64_t tiles = tile_units(ag_gemm_tiles(a, c, machine.world));
+  const int64_t steps = ceil_div(a.k, kStepK);
+  const bool possible = c.tile_n == kSplitTileN && c.cluster == 1 && tiles > 0 && steps > 0;
+  if (c.split_k == 0) {
+    c.split_k = 1;
+    if (possible)
+      c.split_k = static_cast<int32_t>(std::max<int64_t>(
+          1, std::min<int64_t>({c.ctas / tiles, steps / kLeastSplitSteps, int64_t{kMostSplits}})));
+  }
+  if (c.split_k == 1) return;
+  if (c.split_k < 1 || !possible) fail(MK_ERROR_ARGUMENT, "split_k is %d; a split needs tile_n 128 and cluster 1", c.split_k);
+  if (tiles * c.split_k > c.ctas)
+    fail(MK_ERROR_ARGUMENT, "split_k %d of %lld tiles needs more than the %d CTAs", c.split_k, static_cast<long long>(tiles), c.ctas);
+  // Rounding the parts up may leave the last ones empty.
+  c.split_k = static_cast<int32_t>(ceil_div(steps, ceil_div(steps, c.split_k)));
+}
+
+}  // namespace
+
 void complete_ag_gemm(mk_ag_gemm_config& c, const mk_ag_gemm_args& a, const AgGemmMachine& machine) {
   const int64_t shard = a.m / machine.world;
   if (c.ctas == 0) c.ctas = machine.sms;
@@ -122,8 +149,10 @@ void complete_ag_gemm(mk_ag_gemm_config& c, const mk_ag_gemm_args& a, const AgGe
     c.push_group = static_cast<int32_t>(std::min<int64_t>(wave, std::max<int64_t>(1, ceil_div(shard, kTileM))));
   }
   if (c.mover == MK_MOVER_SM) {
-    if (c.push_ctas == 0) c.push_ctas = a.n < kLinkBoundN ? c.ctas : std::max(1, c.ctas / 2);
-    if (c.push_ctas < 0) fail(MK_ERROR_ARGUMENT, "push_ctas is %d", c.push_ctas);
+    if (c.push_ctas == 0)
+      c.push_ctas = static_cast<int32_t>(
+          std::min<int64_t>(c.ctas, ceil_div((machine.world - 1) * c.ctas * kPushBalance, std::max<int64_t>(a.n, 1))));
+    if (c.push_ctas < 0 || (c.push_ctas == 0 && machine.world > 1)) fail(MK_ERROR_ARGUMENT, "push_ctas is %d", c.push_ctas);
     if (c.row_block == 0) c.row_block = kTileM;
     if (c.k_block == 0) c.k_block = kStepK;
     if (c.row_block != kTileM || c.k_block != kStepK)
@@ -141,6 +170,7 @@ void complete_ag_gemm(mk_ag_gemm_config& c, const mk_ag_gemm_args& a, const AgGe
     c.push_ctas = 0;
   }
   if (c.push_group < 1 || c.raster_group < 1) fail(MK_ERROR_ARGUMENT, "push_group and raster_group must be positive");
+  complete_split(c, a, machine);
   const StampGrid gate = ag_gemm_gate(a, c, machine.world);
   const TileGrid tiles = ag_gemm_tiles(a, c, machine.world);
   if (tile_units(tiles) >= kMaxCount || int64_t{gate.row_blocks} * gate.k_blocks >= kMaxCount ||

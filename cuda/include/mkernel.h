@@ -101,14 +101,14 @@ typedef struct mk_ag_gemm_config {
   int32_t push_group;    /* row blocks announced together before K moves on */
   int32_t row_block;     /* ce: rows and columns of a chunk; 128, 64 times a power of two */
   int32_t k_block;
-  int32_t k_stagger;     /* K steps between the starting points of neighbouring tiles of N; -1: none */
+  int32_t split_k;       /* parts of K on different CTAs, added in a fixed order; with tile_n 128, cluster 1 */
 } mk_ag_gemm_config;
 
 /* The first wait that ran out of time. */
 typedef struct mk_wait_record {
   uint32_t size, version;
   uint32_t valid;
-  uint32_t rank, cta, role, peer, reserved; /* role: 1 producer, 2 push, 3 credit, 4 barrier */
+  uint32_t rank, cta, role, peer, reserved; /* role: 1 producer, 2 push, 3 credit, 4 barrier, 5 sum */
   uint64_t flag_offset, seen, wanted;
 } mk_wait_record;
 

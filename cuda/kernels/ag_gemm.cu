@@ -9,6 +9,7 @@
 #include "comm/gate.cuh"
 #include "comm/push.cuh"
 #include "kernels/gemm_core.cuh"
+#include "kernels/split_k.cuh"
 
 namespace mk {
 namespace {
@@ -23,8 +24,8 @@ struct TilePlace {
 };
 
 template <class Tile>
-__device__ __forceinline__ TilePlace place_of(const AgGemmParams& p, uint32_t unit, uint32_t cta) {
-  const TileUnit u = tile_unit(p.tiles, unit);
+__device__ __forceinline__ TilePlace place_of(const AgGemmParams& p, uint32_t tile, uint32_t cta) {
+  const TileUnit u = tile_unit(p.tiles, tile);
   TilePlace t;
   t.m_tile = u.m_unit * Tile::kCluster + static_cast<int32_t>(cta);
   t.row = t.m_tile * kTileM;
@@ -40,13 +41,14 @@ __device__ __forceinline__ uint64_t current_epoch(const WaitContext& w) {
   return w.control[w.rank]->epoch.value + 1;
 }
 
-// The units of work of this CTA's cluster: first, first + stride, ... < end.
+// The units of work of this CTA's cluster (parts of tiles): first, first + stride, ... < end.
 template <class Tile>
 struct UnitRange {
   uint32_t first = blockIdx.x / Tile::kCluster;
   uint32_t stride = gridDim.x / Tile::kCluster;
   uint32_t end;
-  __device__ __forceinline__ explicit UnitRange(const TileGrid& g) : end(static_cast<uint32_t>(tile_units(g))) {}
+  __device__ __forceinline__ explicit UnitRange(const AgGemmParams& p)
+      : end(static_cast<uint32_t>(tile_units(p.tiles)) * static_cast<uint32_t>(p.split.parts)) {}
 };
 
 template <class Tile>
@@ -59,27 +61,23 @@ __device__ __forceinline__ void producer_role(const AgGemmParams& p, const GemmS
   const int lane = threadIdx.x % 32;
   const uint32_t cta = cta_in_cluster<Tile>();
   const uint64_t epoch = current_epoch(p.wait);
-  const UnitRange<Tile> units(p.tiles);
+  const UnitRange<Tile> units(p);
   RingPosition<Tile> at;
   Gate gate;
   for (uint32_t unit = units.first; unit < units.end; unit += units.stride) {
-    const TilePlace t = place_of<Tile>(p, unit, cta);
+    const SplitPart part = split_part(p.split, p.k_steps, unit);
+    const TilePlace t = place_of<Tile>(p, part.tile, cta);
     const int32_t row_block = t.m_tile >> p.gate.row_shift;
     const bool gated = !t.own && row_block < p.gate.row_blocks;
     if (gated) gate.start(p.stamps + stamp_index(p.gate, t.landing, row_block, 0), t.owner);
     const CUtensorMap* a = t.own ? &p.a : &p.landing;
     const int shard = t.own ? 0 : t.landing;
-    int32_t step = p.k_stagger * t.n_tile % p.k_steps;
-    for (int32_t i = 0; i < p.k_steps; ++i) {
+    for (int32_t step = part.first_step; step < part.end_step; ++step) {
       if (gated && step >= gate.ready) gate.wait(p.wait, p.gate, epoch, step);
       if (lane == 0)
         gemm_load_step<Tile>(s, at, a, t.row, shard, &p.b, t.n_tile * Tile::kTileN, step * kStepK, cta);
       __syncwarp();
       at.advance();
-      if (++step == p.k_steps) {
-        step = 0;
-        gate.ready = 0;
-      }
     }
   }
   if (p.waited != nullptr && lane == 0) p.waited[blockIdx.x] = gate.waited;
@@ -88,14 +86,26 @@ __device__ __forceinline__ void producer_role(const AgGemmParams& p, const GemmS
 template <class Tile, typename T>
 __device__ __forceinline__ void consumer_role(const AgGemmParams& p, const GemmShared<Tile>& s, int group) {
   const uint32_t cta = cta_in_cluster<Tile>();
-  const UnitRange<Tile> units(p.tiles);
+  const UnitRange<Tile> units(p);
   const bool two_buffers = static_cast<int32_t>(blockIdx.x) >= p.push.ctas;
   RingPosition<Tile> at;
   float sum[Tile::kTileN / 2];
   for (uint32_t unit = units.first; unit < units.end; unit += units.stride) {
-    gemm_multiply<Tile, T>(s, at, group, p.k_steps, sum);
-    const TilePlace t = place_of<Tile>(p, unit, cta);
+    const SplitPart part = split_part(p.split, p.k_steps, unit);
+    gemm_multiply<Tile, T>(s, at, group, part.end_step - part.first_step, sum);
+    const TilePlace t = place_of<Tile>(p, part.tile, cta);
     const int32_t row = t.row + group * kGroupM, column = t.n_tile * Tile::kTileN;
+    if (row >= p.shard_rows) continue;
+    if constexpr (Tile::kTileN == kSplitTileN) {
+      if (p.split.parts > 1) {
+        const uint32_t barrier = kBarrierEpilogue + group;
+        if (part.part > 0) {
+          split_give(p.split, part, group, barrier, sum, current_epoch(p.wait));
+          continue;
+        }
+        split_take(p.split, part, group, barrier, sum, current_epoch(p.wait), p.wait);
+      }
+    }
     if (p.n % 8 == 0 || p.n - column >= Tile::kTileN) {
       gemm_store<Tile, T>(s, group, sum, &p.c, column, row, t.owner, two_buffers);
     } else {

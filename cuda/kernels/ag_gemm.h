@@ -5,6 +5,7 @@
 
 #include "comm/control.h"
 #include "comm/push.h"
+#include "kernels/split_k.h"
 #include "kernels/tile_order.h"
 
 namespace mk {
@@ -29,6 +30,7 @@ struct AgGemmParams {
   StampGrid gate;       // granularity at which arrival is announced
   PushPlan push;
   WaitContext wait;
+  SplitK split;
   void* c_base;         // C for the tiles that TMA cannot cut off where N ends
   int64_t c_pitch;      // elements
   int32_t n;
@@ -36,7 +38,6 @@ struct AgGemmParams {
   uint64_t* stamps;     // own flags
   int64_t* waited;      // per CTA: cycles the producer spent at gates; null: not wanted
   int32_t k_steps;
-  int32_t k_stagger;    // tile n starts its sum at step n * k_stagger, which spreads the reads of B over the memory
 };
 static_assert(sizeof(AgGemmParams) <= 4096, "kernel parameters");
 

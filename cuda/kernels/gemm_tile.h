@@ -12,8 +12,8 @@ constexpr int kThreads = (1 + kConsumerGroups) * kWarpgroup;
 enum ProducerWarp : int { kLoadWarp = 0, kPushWarp = 1 };
 
 // Registers per thread after setmaxnreg; the sum must fit what the launch bound gives (168 a thread).
-constexpr int kProducerRegisters = 56;
-constexpr int kConsumerRegisters = 224;
+constexpr int kProducerRegisters = 72;
+constexpr int kConsumerRegisters = 216;
 static_assert(kProducerRegisters + kConsumerGroups * kConsumerRegisters <= 3 * 168);
 static_assert(kProducerRegisters % 8 == 0 && kConsumerRegisters % 8 == 0);
 

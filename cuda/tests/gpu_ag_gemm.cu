@@ -102,13 +102,14 @@ struct Suite {
     mk_ag_gemm_config c;
     MK_INIT(&c);
     c.mover = mover, c.tile_n = tile_n, c.cluster = cluster;
+    c.split_k = tile_n == 0 ? 0 : 1;
     if (mover == MK_MOVER_CE) c.row_block = 512, c.k_block = 1024;
     return c;
   }
   std::string name(const Problem& p, const mk_ag_gemm_config& c) const {
     char text[160];
     snprintf(text, sizeof text, "%lldx%lldx%lld+%lld %s n%d c%d", (long long)p.m, (long long)p.n, (long long)p.k,
-             (long long)p.extra, c.mover == MK_MOVER_CE ? "ce" : "sm", c.tile_n, c.cluster);
+             (long long)p.extra, c.mover == MK_MOVER_CE ? "ce" : c.mover == MK_MOVER_SM ? "sm" : "auto", c.tile_n, c.cluster);
     return text;
   }
 
@@ -148,24 +149,36 @@ struct Suite {
         {384 * w, 512, 320},    {1000 * w, 1000, 1000}, {0, 64, 64},           {64 * w, 0, 64},       {64 * w, 64, 0},
         {2 * w, 4096, 512, 16}, {512 * w, 64, 4104},
     };
+    const Problem few[] = {{1 * w, 1, 8}, {127 * w, 257, 200}, {300 * w, 520, 456, 8}};  // under a sanitizer
     uint64_t seed = 1;
     for (const int mover : {MK_MOVER_SM, MK_MOVER_CE})
       for (const int tile_n : {256, 128})
         for (const int cluster : {1, 2}) {
           if (w == 1 && mover == MK_MOVER_CE) continue;
           const mk_ag_gemm_config c = config(mover, tile_n, cluster);
-          for (const Problem& p : tails) one<__nv_bfloat16>(p, c, ++seed);
+          if (quick)
+            for (const Problem& p : few) one<__nv_bfloat16>(p, c, ++seed);
+          else
+            for (const Problem& p : tails) one<__nv_bfloat16>(p, c, ++seed);
           if (!quick) one<__nv_bfloat16>({2048, 2048, 2048}, c, ++seed, true);
           one<__half>({300 * w, 520, 456, 8}, c, ++seed, true);
         }
+    for (const int parts : {2, 3, 7}) {
+      mk_ag_gemm_config split = config(MK_MOVER_SM, 128, 1);
+      split.split_k = parts;
+      one<__nv_bfloat16>({130 * w, 520, 456}, split, ++seed);
+      one<__nv_bfloat16>({8 * w, 257, 1032}, split, ++seed);
+    }
+    one<__nv_bfloat16>({8 * w, 4096, 1024}, config(MK_MOVER_AUTO, 0, 0), ++seed);
     if (!quick) one<__nv_bfloat16>({8192, 1024, 8192}, config(MK_MOVER_SM, 0, 0), ++seed, true);
+    if (!quick && w > 1) one<__nv_bfloat16>({8192, 1024, 8192}, config(MK_MOVER_AUTO, 0, 0), ++seed, true);
   }
 
   // Many calls with three alternating inputs and no host step in between; every answer must have the bits of the
   // first answer to its input. One rank is held up at random before some calls.
   void repeats(int mover, int calls) {
     constexpr int kInputs = 3;
-    const Problem p = {512 * rank.world, 768, 1024};
+    const Problem p = quick ? Problem{200 * rank.world, 264, 136} : Problem{512 * rank.world, 768, 1024};
     const mk_ag_gemm_config c = config(mover, 256, 1 + (calls % 2));
     Operands<__nv_bfloat16>* o[kInputs];
     __nv_bfloat16* first[kInputs];
@@ -209,7 +222,7 @@ struct Suite {
 
   // Captured once, replayed with other contents of A each time.
   void graph(int mover) {
-    const Problem p = {256 * rank.world, 512, 1024};
+    const Problem p = quick ? Problem{200 * rank.world, 264, 136} : Problem{256 * rank.world, 512, 1024};
     const mk_ag_gemm_config c = config(mover, 256, 1);
     Operands<__nv_bfloat16> o(p, rank.rank, rank.world, 900);
     const mk_ag_gemm_args a = o.args();
@@ -234,7 +247,7 @@ struct Suite {
 
   // Faults that a test must catch: a tile that was not written, and flags that never come.
   void faults(int rounds) {
-    const Problem p = {512 * rank.world, 512, 512};
+    const Problem p = quick ? Problem{256 * rank.world, 256, 128} : Problem{512 * rank.world, 512, 512};
     const mk_ag_gemm_config c = config(MK_MOVER_SM, 256, 1);
     {
       Operands<__nv_bfloat16> o(p, rank.rank, rank.world, 950);

@@ -4,7 +4,7 @@ One process per GPU. Every iteration: device-side barrier of the ranks, event, t
 take turns in rounds, so that heat and clocks are shared fairly; operands rotate over more than three times the L2.
 A figure is the median of all iterations of a rank, the slower rank of the two. Data are normal random numbers.
 
-    bench.py gemm|ag|copy [--shapes M,N,K ...] [--variants FILE] [--rounds R] [--iterations I] [--json FILE] [--tune]
+    bench.py gemm|ag|copy [--shapes M,N,K ...] [--configs 'KEY=A,B KEY=C' ...] [--rounds R] [--iterations I] [--queued MCYCLES] [--json FILE]
 """
 import argparse
 import ctypes
@@ -17,6 +17,7 @@ import time
 
 import torch
 import torch.distributed as dist
+import torch.distributed._symmetric_memory  # noqa: F401, registers the fused operators
 import torch.multiprocessing as mp
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -25,7 +26,7 @@ import mkernel as mk  # noqa: E402
 GEMM_SHAPES = [(4096, 4096, 4096), (8192, 4096, 8192), (16384, 4096, 8192), (8192, 8192, 2048), (8192, 8192, 4096),
                (2048, 2048, 2048)]
 AG_SHAPES = [(8192, 1024, 8192), (8192, 4096, 8192), (2048, 2048, 2048), (4096, 2048, 4096), (16384, 2048, 8192),
-             (32768, 4096, 8192)]
+             (32768, 4096, 8192), (256, 4096, 8192), (16, 4096, 8192)]
 L2_BYTES = 60 << 20
 
 
@@ -37,8 +38,15 @@ class Rank:
         self.stream = torch.cuda.Stream()
         torch.cuda.set_stream(self.stream)
         self.library = mk.Library()
-        self.context = mk.Context(self.library, rank, world, rank, options.heap << 20, self.gather)
-        self.alone = mk.Context(self.library, 0, 1, rank, 64 << 20)
+        self.context = self.alone = None
+        self.open_contexts()
+
+    def open_contexts(self):
+        for context in (self.context, self.alone):
+            if context:
+                context.close()
+        self.context = mk.Context(self.library, self.rank, self.world, self.rank, self.options.heap << 20, self.gather)
+        self.alone = mk.Context(self.library, 0, 1, self.rank, 64 << 20)
 
     def gather(self, mine):
         out = [None] * self.world
@@ -157,13 +165,17 @@ def bench_ag(r, shape):
     }
     if not r.options.no_asynctp:
         variants["asynctp"] = [lambda s, i=i: async_tp(s, i) for i in range(count)]
+    alone = mk.AgGemm(r.alone, 0, 0)
+    variants["gemm (this library)"] = [alone.prepare(m, n, k, full, b[i], c[i]) for i in range(count)]
+    baselines = len(variants)
     op = mk.AgGemm(r.context, m, k)
-    r.ops = [op]
+    r.ops, choices = [op, alone], {}
     for config in r.options.configs:
         name = " ".join(f"{key}={value}" for key, value in config.items()) or "default"
         variants[name] = [op.prepare(m, n, k, a[i], b[i], c[i], **config) for i in range(count)]
+        choices[name] = op.choose(m, n, k, a[0], b[0], c[0], **config)
     waited = {}
-    for name, calls in list(variants.items())[4 if not r.options.no_asynctp else 3:]:
+    for name, calls in list(variants.items())[baselines:]:
         c[0].fill_(float("nan"))
         error = None
         try:
@@ -185,10 +197,11 @@ def bench_ag(r, shape):
     for name, value in waited.items():
         if "error" not in out[name]:
             out[name]["waited_us"] = value
+            out[name]["chosen"] = choices[name]
     op.close()
+    alone.close()
     # The heap is carved up anew for the next shape.
-    r.context.close()
-    r.context = mk.Context(r.library, r.rank, r.world, r.rank, r.options.heap << 20, r.gather)
+    r.open_contexts()
     return out
 
 
@@ -253,9 +266,6 @@ def copy_probe():
 def worker(rank, world, options):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29512", RANK=str(rank), WORLD_SIZE=str(world))
     dist.init_process_group("nccl", rank=rank, world_size=world, device_id=torch.device("cuda", rank))
-    if options.what == "ag" and not options.no_asynctp:
-        import torch.distributed._symmetric_memory as symmetric
-        symmetric.enable_symm_mem_for_group(dist.group.WORLD.group_name)
     r = Rank(rank, world, options)
     bench, table = (bench_gemm, table_gemm) if options.what == "gemm" else (bench_ag, table_ag)
     everything = {}
@@ -272,7 +282,8 @@ def worker(rank, world, options):
             print(f"# {shape} took {time.time() - start:.1f} s", flush=True)
     if rank == 0 and options.json:
         with open(options.json, "w") as f:
-            json.dump({"what": options.what, "torch": torch.__version__, "device": torch.cuda.get_device_name(),
+            json.dump({"what": options.what, "queued": bool(options.queued), "gpus": world, "cuda": torch.version.cuda,
+                       "command": " ".join(sys.argv), "rounds": options.rounds, "iterations": options.iterations, "torch": torch.__version__, "device": torch.cuda.get_device_name(),
                        "date": time.strftime("%Y-%m-%d %H:%M"), "results": everything}, f, indent=1)
     dist.barrier()
     os._exit(0)

@@ -28,7 +28,7 @@ Args = struct("Args", ("m", C.c_int64), ("n", C.c_int64), ("k", C.c_int64), ("a"
               ("c", C.c_void_p), ("lda", C.c_int64), ("ldb", C.c_int64), ("ldc", C.c_int64), ("element", C.c_int32),
               ("reserved", C.c_int32))
 CONFIG_FIELDS = ("mover", "tile_n", "cluster", "ctas", "raster_group", "push_ctas", "push_group",
-                 "row_block", "k_block", "k_stagger")
+                 "row_block", "k_block", "split_k")
 Config = struct("Config", *((name, C.c_int32) for name in CONFIG_FIELDS))
 
 

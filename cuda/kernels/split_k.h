@@ -1,0 +1,18 @@
+// Split of K over CTAs: what the host decides (kernels/split_k.cuh).
+#pragma once
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace mk {
+
+constexpr int kSplitTileN = 128;  // the only tile whose K is split
+
+struct SplitK {
+  int32_t parts;      // 1: no split
+  int32_t steps;      // K steps of a part; the last may have fewer
+  float4* sums;       // [tile][part - 1][group][quad of a thread's sums][thread]
+  uint64_t* flags;    // [tile][part - 1][group], stamped with the epoch
+};
+
+}  // namespace mk

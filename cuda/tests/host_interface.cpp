@@ -1,0 +1,182 @@
+// The C interface where there is no GPU: refusals with a message, choices, the heap's offsets, passing descriptors.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <climits>
+#include <cstring>
+#include <string>
+
+#include "heap/fd_exchange.h"
+#include "heap/symmetric_heap.h"
+#include "host/ag_gemm_config.h"
+#include "host/error.h"
+#include "tests/check.h"
+#include "tests/ranks.h"
+
+using namespace mk;
+
+namespace {
+
+alignas(16) char operand[64];
+
+mk_ag_gemm_args problem(int64_t m, int64_t n, int64_t k) {
+  mk_ag_gemm_args a;
+  MK_INIT(&a);
+  a.m = m, a.n = n, a.k = k, a.a = a.b = a.c = operand, a.lda = a.ldb = k, a.ldc = n;
+  return a;
+}
+
+template <class F>
+std::string message(F f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+std::string refusal(const mk_ag_gemm_args& a, int world = 2) {
+  mk_ag_gemm_desc d;
+  MK_INIT(&d);
+  d.max_m = 1 << 16, d.max_k = 1 << 14;
+  return message([&] { check_ag_gemm(a, ag_gemm_capacity(d, world), world); });
+}
+
+bool has(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST(good_arguments_pass) {
+  CHECK(refusal(problem(8192, 1024, 8192)).empty());
+  CHECK(refusal(problem(0, 1024, 8192)).empty());
+  CHECK(refusal(problem(8192, 0, 8192)).empty());
+  CHECK(refusal(problem(8192, 1024, 0)).empty());
+}
+
+TEST(bad_arguments_are_named) {
+  mk_ag_gemm_args a = problem(8192, 1024, 8192);
+  a.b = nullptr;
+  CHECK(has(refusal(a), "b is NULL"));
+  a = problem(8192, 1024, 8192), a.c = operand + 2;
+  CHECK(has(refusal(a), "c is not aligned"));
+  CHECK(has(refusal(problem(8191, 1024, 8192)), "not a multiple of the 2 ranks"));
+  CHECK(has(refusal(problem(8192, 1024, 8196)), "not a multiple of 8"));
+  a = problem(8192, 1024, 8192), a.lda = 8000;
+  CHECK(has(refusal(a), "lda is 8000"));
+  a = problem(8192, 1024, 8192), a.ldc = 1028;
+  CHECK(has(refusal(a), "ldc is 1028, not a multiple of 8"));
+  a = problem(8192, 1024, 8192), a.element = 7;
+  CHECK(has(refusal(a), "element 7"));
+  CHECK(has(refusal(problem(1 << 20, 1024, 8192)), "larger than the operator was made for"));
+  CHECK(has(refusal(problem(int64_t{1} << 40, 8, 8)), "above 2^31"));
+  CHECK(has(refusal(problem(-2, 8, 8)), "negative"));
+  a = problem(8192, (int64_t{1} << 31) - 8, 8192);
+  CHECK(has(refusal(a), "2^39"));
+}
+
+TEST(capacity_refuses_what_overflows) {
+  mk_ag_gemm_desc d;
+  MK_INIT(&d);
+  d.max_m = INT_MAX, d.max_k = INT_MAX;
+  CHECK(has(message([&] { ag_gemm_capacity(d, 2); }), "too large"));
+  d.max_m = -1;
+  CHECK(has(message([&] { ag_gemm_capacity(d, 2); }), "negative"));
+}
+
+TEST(choices_are_complete_and_checked) {
+  for (const int world : {1, 2, 8})
+    for (const int64_t m : {int64_t{2048}, int64_t{8192}, int64_t{16}, int64_t{1} << 20})
+      for (const int64_t n : {int64_t{8}, int64_t{1024}, int64_t{4096}}) {
+        mk_ag_gemm_config c;
+        MK_INIT(&c);
+        const mk_ag_gemm_args a = problem(m, n, 8192);
+        complete_ag_gemm(c, a, {world, 132});
+        CHECK(c.tile_n == 128 || c.tile_n == 256);
+        CHECK(c.cluster == 1 || c.cluster == 2);
+        CHECK(c.ctas == 132 && c.push_group >= 1 && c.raster_group >= 1);
+        CHECK(c.mover == MK_MOVER_CE || world == 1 || c.push_ctas >= 1);
+        CHECK(c.split_k >= 1 && tile_units(ag_gemm_tiles(a, c, world)) * (c.split_k > 1 ? c.split_k : 0) <= 132);
+        const StampGrid g = ag_gemm_gate(a, c, world);
+        CHECK(int64_t{g.row_blocks} * (128 << g.row_shift) >= m / world && int64_t{g.k_blocks} * (64 << g.k_shift) >= 8192);
+      }
+  mk_ag_gemm_config c;
+  MK_INIT(&c);
+  c.tile_n = 192;
+  CHECK(has(message([&] { complete_ag_gemm(c, problem(64, 64, 64), {2, 132}); }), "tile_n is 192"));
+  MK_INIT(&c);
+  c.mover = MK_MOVER_CE, c.row_block = 100;
+  CHECK(has(message([&] { complete_ag_gemm(c, problem(64, 64, 64), {2, 132}); }), "power of two"));
+  MK_INIT(&c);
+  c.mover = MK_MOVER_SM, c.k_block = 512;
+  CHECK(has(message([&] { complete_ag_gemm(c, problem(64, 64, 64), {2, 132}); }), "sm mover"));
+}
+
+TEST(heap_offsets_are_aligned_and_bounded) {
+  OffsetAllocator heap(10 * 1024);
+  CHECK(heap.allocate(1, "one") == 0);
+  CHECK(heap.allocate(1025, "two") == 1024);
+  CHECK(heap.allocate(0, "nothing") == 3072);
+  CHECK(has(message([&] { heap.allocate(8 * 1024, "three"); }), "three needs 8192 bytes"));
+  CHECK(has(message([&] { heap.allocate(UINT64_MAX, "all"); }), "all needs"));
+  CHECK(heap.allocate(7 * 1024, "rest") == 3072);
+}
+
+TEST(structs_of_another_version_or_size_are_refused) {
+  mk_error e;
+  mk_context* context = nullptr;
+  mk_context_desc d;
+  MK_INIT(&d);
+  d.world = 1, d.heap_bytes = 1 << 20;
+  d.version = 77;
+  CHECK(mk_context_create(&d, &context, &e) == MK_ERROR_ARGUMENT && has(e.text, "version 77"));
+  MK_INIT(&d);
+  d.size -= 8;
+  CHECK(mk_context_create(&d, &context, &e) == MK_ERROR_ARGUMENT && has(e.text, "expects"));
+  MK_INIT(&d);
+  d.world = 2, d.heap_bytes = 1;
+  CHECK(mk_context_create(&d, &context, &e) == MK_ERROR_ARGUMENT && has(e.text, "all-gather"));
+  d.world = 1, d.rank = 1;
+  CHECK(mk_context_create(&d, &context, &e) == MK_ERROR_ARGUMENT && has(e.text, "rank 1"));
+  CHECK(mk_context_create(nullptr, &context, nullptr) == MK_ERROR_ARGUMENT);
+  CHECK(mk_ag_gemm_launch(nullptr, nullptr, nullptr, nullptr, &e) == MK_ERROR_ARGUMENT);
+}
+
+TEST(no_gpu_is_a_plain_message) {
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0) return;
+  mk_error e;
+  mk_context* context = nullptr;
+  mk_context_desc d;
+  MK_INIT(&d);
+  d.world = 1, d.heap_bytes = 1 << 20;
+  CHECK(mk_context_create(&d, &context, &e) == MK_ERROR_UNSUPPORTED && has(e.text, "no CUDA device"));
+  CHECK(context == nullptr);
+}
+
+TEST(descriptors_reach_every_rank) {
+  const int failures = test::run_ranks(4, [](test::Rank r) {
+    int ends[2];
+    if (pipe(ends) != 0 || write(ends[1], &r.rank, sizeof r.rank) != sizeof r.rank) return 1;
+    // Each rank's pipe holds its number once for every reader.
+    for (int i = 0; i < r.world; ++i)
+      if (write(ends[1], &r.rank, sizeof r.rank) != sizeof r.rank) return 1;
+    const std::vector<int> got = exchange_descriptors(ends[0], r.rank, r.world, test::Rank::allgather, &r);
+    for (int from = 0; from < r.world; ++from) {
+      if (from == r.rank) {
+        if (got[from] != -1) return 1;
+        continue;
+      }
+      int number = -1;
+      if (read(got[from], &number, sizeof number) != sizeof number || number != from) return 1;
+      close(got[from]);
+    }
+    return r.meet() ? 0 : 1;
+  });
+  CHECK(failures == 0);
+}
+
+TEST(a_failing_all_gather_is_reported) {
+  const auto fails = [](void*, const void*, void*, uint64_t) { return 1; };
+  CHECK(has(message([&] { exchange_descriptors(0, 0, 2, fails, nullptr); }), "all-gather"));
+}

@@ -1,0 +1,94 @@
+"""Puts the JSON files of bench.py and the verdicts of the checks into one short table.
+
+    report.py FOLDER    (gemm*.json, ag*.json and *.log of scripts/gpu-check.sh)
+"""
+import glob
+import json
+import math
+import os
+import re
+import sys
+
+# Bars of ag_gemm on two H200s: (shape, what it is compared with, ratio).
+BARS = {
+    "8192,1024,8192": ("best", 0.50), "8192,4096,8192": ("gemm", 1.05), "16384,2048,8192": ("gemm", 1.06),
+    "32768,4096,8192": ("gemm", 1.04), "4096,2048,4096": ("best", 0.60), "2048,2048,2048": ("best", 0.70),
+    "256,4096,8192": ("best", 0.75), "16,4096,8192": ("best", 0.60),
+}
+
+
+def load(folder, pattern):
+    out = []
+    for path in sorted(glob.glob(os.path.join(folder, pattern))):
+        with open(path) as f:
+            out.append(json.load(f))
+    return out
+
+
+def loop_name(data):
+    return "queued" if data["queued"] else "eager"
+
+
+def checks(folder):
+    for path in sorted(glob.glob(os.path.join(folder, "*.log"))):
+        text = open(path, errors="replace").read()
+        lines = [line for line in text.splitlines()
+                 if re.search(r"\d+ passed, \d+ failed|(ERROR|RACECHECK) SUMMARY", line)]
+        bad = len(re.findall(r"FAIL|WRONG", text))
+        last = lines[-1].strip("= ") if lines else "did not finish"
+        print(f"check  {os.path.basename(path)[:-4]:<12} {last}{f'  ({bad} bad lines)' if bad else ''}")
+
+
+def gemm(data):
+    ratios = []
+    for shape, out in data["results"].items():
+        base = out["cublas"]["ms"]
+        own = {name: x for name, x in out.items() if name != "cublas" and "error" not in x}
+        if not own:
+            print(f"gemm {loop_name(data)} {shape}: no figure")
+            continue
+        name, x = next(iter(own.items()))
+        ratios.append(base / x["ms"])
+        m, n, k = map(int, shape.split(","))
+        print(f"gemm   {loop_name(data):<6} {shape:<17} cublas {base:.4f}  this {x['ms']:.4f} [{x['p5']:.4f} {x['p95']:.4f}] "
+              f"{2e-9 * m * n * k / x['ms']:.0f} TFLOP/s  speed against cublas {ratios[-1]:.3f}")
+    if ratios:
+        print(f"gemm   {loop_name(data):<6} geometric mean {math.exp(sum(map(math.log, ratios)) / len(ratios)):.3f}, "
+              f"lowest {min(ratios):.3f}")
+
+
+def ag(data):
+    for shape, out in data["results"].items():
+        good = {name: x for name, x in out.items() if "error" not in x}
+        baselines = {name: good[name]["ms"] for name in ("sequence", "asynctp") if name in good}
+        if "gemm" not in good or not baselines or "default" not in good:
+            print(f"ag     {loop_name(data)} {shape}: incomplete: {[n for n in out if n not in good]}")
+            continue
+        product, best = good["gemm"]["ms"], min(baselines.values())
+        x = good["default"]
+        kind, bar = BARS.get(shape, ("best", math.inf))
+        ratio = x["ms"] / (best if kind == "best" else product)
+        movers = " ".join(f"{name[6:]} {good[name]['ms']:.4f}" for name in ("mover=sm", "mover=ce") if name in good)
+        print(f"ag     {loop_name(data):<6} {shape:<15} gemm {product:.4f} seq {good['sequence']['ms']:.4f} "
+              f"atp {baselines.get('asynctp', math.nan):.4f} | {x['ms']:.4f} [{x['p5']:.4f} {x['p95']:.4f}] "
+              f"/best {x['ms'] / best:.3f} /gemm {x['ms'] / product:.3f} bar {bar} {kind}: {'met' if ratio <= bar else 'MISSED'} | "
+              f"{movers} | exposed {1 - product / x['ms']:.2f} ({1 - product / best:.2f}) host {x['host_us']:.0f}us "
+              f"wait {x['waited_us']:.0f}us")
+
+
+def main():
+    folder = sys.argv[1]
+    runs = load(folder, "gemm*.json") + load(folder, "ag*.json")
+    if runs:
+        r = runs[0]
+        print(f"# {r['gpus']} x {r['device']}, PyTorch {r['torch']}, CUDA {r['cuda']}, {r['date']}; ms, median of "
+              f"{r['rounds'] * r['iterations']}, slower rank, [5 % 95 %]")
+        print("# eager: as a caller launches; queued: the host had a head start. exposed: share of the time beyond cuBLAS's"
+              " product (of the best alternative)")
+    checks(folder)
+    for data in runs:
+        (gemm if data["what"] == "gemm" else ag)(data)
+
+
+if __name__ == "__main__":
+    main()
