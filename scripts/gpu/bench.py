@@ -37,7 +37,7 @@ class Rank:
         self.host = dist.new_group(backend="gloo")
         self.stream = torch.cuda.Stream()
         torch.cuda.set_stream(self.stream)
-        self.library = mk.Library()
+        self.library = mk.Library(options.library)
         self.context = self.alone = None
         self.open_contexts()
 
@@ -311,6 +311,7 @@ def main():
     parser.add_argument("--heap", type=int, default=400, help="MiB")
     parser.add_argument("--queued", type=float, default=0, help="million cycles of head start for the host, per call")
     parser.add_argument("--no-asynctp", action="store_true")
+    parser.add_argument("--library", help="another build of libmkernel.so, to compare builds")
     parser.add_argument("--json")
     options = parser.parse_args()
     if options.what == "copy":
