@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/mkrun/mkrun/internal/plan"
@@ -22,6 +23,8 @@ type outLink struct {
 
 	mu      sync.Mutex // one frame is written at a time
 	stopped bool       // guarded by mu
+
+	left atomic.Bool // the peer closed in good order
 
 	delayed chan delivery // emulated latency: messages that are under way; nil when there is none
 }
@@ -156,8 +159,27 @@ func (l *outLink) writeMessage(t *task, epoch uint64, src rect) error {
 	}
 }
 
-// writeFrame writes one frame; a peer that does not take it for as long as a wait may last is lost.
+// writeFrame writes one frame; a peer that does not take it for as long as a wait may last is lost. A peer that
+// has closed in good order needs nothing any more: what was still under way to it, credits for a next epoch, is dropped.
 func (l *outLink) writeFrame(f frame, data []byte) error {
+	err := l.write(f, data)
+	switch {
+	case err == nil || l.left.Load():
+		return nil
+	case errors.Is(err, errAborted):
+		return err
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		if l.net.in.aborted() != nil {
+			return errAborted
+		}
+		err = fmt.Errorf("it took no data for %v", l.net.in.cfg.WaitTimeout)
+	}
+	l.net.lost(l.peer, err) // without the lock: an abort takes it
+	return errAborted
+}
+
+// write is the part of writeFrame that one frame does at a time.
+func (l *outLink) write(f frame, data []byte) error {
 	var header [frameSize]byte
 	f.encode(&header)
 	l.mu.Lock()
@@ -171,17 +193,7 @@ func (l *outLink) writeFrame(f frame, data []byte) error {
 	if err == nil && len(data) > 0 {
 		_, err = l.conn.Write(data)
 	}
-	if err != nil {
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			if l.net.in.aborted() != nil {
-				return errAborted
-			}
-			err = fmt.Errorf("it took no data for %v", l.net.in.cfg.WaitTimeout)
-		}
-		l.net.lost(l.peer, err)
-		return errAborted
-	}
-	return nil
+	return err
 }
 
 // watch notices when the peer goes away, which a rank that has nothing to send would not see.
@@ -189,6 +201,7 @@ func (l *outLink) watch() {
 	var b [1]byte
 	n, err := io.ReadFull(l.conn, b[:])
 	if n == 1 && b[0] == byeByte {
+		l.left.Store(true)
 		return
 	}
 	if err == nil {

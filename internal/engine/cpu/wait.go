@@ -39,6 +39,8 @@ const cellSize = 64
 //
 // Nobody misses a wake-up: a waiter counts itself, reads the futex word, then looks at the value; a
 // signaller writes the value, then looks for waiters, and changes the futex word before it wakes them.
+// Both write by a read-modify-write, which no later load overtakes: a Store is as strong by Go's memory
+// model, but the race detector carries it out as a mere release.
 func (h *heap) await(c *cell, target uint64, timeout time.Duration) (seen uint64, err error) {
 	for range spins {
 		if seen = c.value.Load(); seen >= target {
@@ -79,7 +81,7 @@ func (c *cell) wake() {
 // raise lifts a cell that has one writer to a value; a cell never goes down.
 func (c *cell) raise(value uint64) {
 	if c.value.Load() < value {
-		c.value.Store(value)
+		c.value.Swap(value)
 	}
 	c.wake()
 }
@@ -92,7 +94,7 @@ func (c *cell) add() {
 
 // abort makes all present and later waits on this heap return errAborted.
 func (h *heap) abort() {
-	h.word(offAbort).Store(1)
+	h.word(offAbort).Swap(1)
 	for off := int64(offCells); off < h.lay.cells; off += cellSize {
 		h.cell(off).wake()
 	}
