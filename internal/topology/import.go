@@ -1,0 +1,156 @@
+package topology
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+)
+
+// Load reads a description of one or more nodes from a file: NCCL topology XML, hwloc (lstopo) XML,
+// the text of `nvidia-smi topo -m`, or mkrun's own JSON. The format is recognised
+// by content, never by name. Errors are *ImportError.
+func Load(path string) ([]*Node, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		var p *os.PathError
+		if errors.As(err, &p) {
+			return nil, &ImportError{path, 0, p.Err.Error()}
+		}
+		return nil, &ImportError{path, 0, err.Error()}
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxInput+1))
+	if err != nil {
+		return nil, &ImportError{path, 0, "reading it: " + err.Error()}
+	}
+	if len(data) > maxInput {
+		return nil, &ImportError{path, 0, fmt.Sprintf("larger than %d MiB: not a topology", maxInput>>20)}
+	}
+	return Parse(path, data)
+}
+
+// Parse is Load for content that was read already; name is used in errors.
+func Parse(name string, data []byte) ([]*Node, error) {
+	nodes, err := parse(name, data)
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range nodes {
+		n.Origin.File = name
+		n.settle()
+	}
+	return nodes, nil
+}
+
+func parse(name string, data []byte) ([]*Node, error) {
+	text := bytes.TrimSpace(bytes.TrimPrefix(data, []byte("\ufeff")))
+	switch {
+	case len(text) == 0:
+		return nil, &ImportError{name, 0, "the file is empty"}
+	case text[0] == '{':
+		return parseJSON(name, data)
+	case text[0] == '<':
+		return parseXMLTopology(name, data)
+	case looksLikeMatrix(string(text)):
+		return parseSMI(name, data)
+	}
+	return nil, &ImportError{name, 1, "neither NCCL XML, hwloc XML, the matrix of `nvidia-smi topo -m` (a head line with GPU0 ...) nor mkrun's JSON"}
+}
+
+// xmlRefusals are roots of other XML files that people take for a topology.
+var xmlRefusals = map[string]string{
+	"graphs":  "a NCCL graph (NCCL_GRAPH_FILE: rings and trees), not a topology",
+	"graph":   "a NCCL graph, not a topology",
+	"html":    "a web page, not a topology",
+	"svg":     "a picture, not a topology; the data behind it is needed",
+	"distrib": "an hwloc distribution, not a topology",
+}
+
+func parseXMLTopology(name string, data []byte) ([]*Node, error) {
+	root, err := parseXML(name, data)
+	if err != nil {
+		return nil, err
+	}
+	switch root.name {
+	case "system":
+		return parseNCCL(name, root)
+	case "topology":
+		return parseHwloc(name, root)
+	}
+	what := fmt.Sprintf("the root element is <%s>: ", root.name)
+	if why, ok := xmlRefusals[root.name]; ok {
+		return nil, &ImportError{name, root.line, what + why}
+	}
+	return nil, &ImportError{name, root.line, what + "a NCCL topology starts with <system>, an hwloc one with <topology>"}
+}
+
+// settle fills in what follows for every source: effective NUMA nodes, CPUs near a GPU, and empty
+// lists instead of nil ones.
+func (n *Node) settle() {
+	for i := range n.GPUs {
+		g := &n.GPUs[i]
+		if g.NUMA == nil && g.PCI >= 0 {
+			g.NUMA = n.effectiveNUMA(g.PCI)
+			if g.NUMA != nil {
+				g.Prov = g.Prov.with("numa", n.PCI[g.PCI].Prov.Of("numa"))
+			}
+		}
+		if g.CPUs == "" && g.NUMA != nil {
+			for _, m := range n.NUMA {
+				if m.ID == *g.NUMA {
+					g.CPUs = m.CPUs
+				}
+			}
+		}
+	}
+	for i := range n.NICs {
+		if c := &n.NICs[i]; c.NUMA == nil && c.PCI >= 0 {
+			c.NUMA = n.effectiveNUMA(c.PCI)
+		}
+	}
+}
+
+// effectiveNUMA is the node of a device: its own, else that of the nearest ancestor which has one. -1
+// means that none along the path has one, nil that the source does not tell.
+func (n *Node) effectiveNUMA(i int) *int {
+	var told *int
+	for ; i >= 0; i = n.PCI[i].Parent {
+		if m := n.PCI[i].NUMA; m != nil {
+			if *m >= 0 {
+				return m
+			}
+			told = m
+		}
+	}
+	if told != nil {
+		// One node with CPUs in all: there is no other to be near to.
+		var only *int
+		for k := range n.NUMA {
+			if n.NUMA[k].HasCPU {
+				if only != nil {
+					return told
+				}
+				only = &n.NUMA[k].ID
+			}
+		}
+		if only != nil {
+			return only
+		}
+	}
+	return told
+}
+
+// classText brings a class into the form 0x030200.
+func classText(s string) string {
+	s = strings.TrimPrefix(strings.ToLower(strings.TrimSpace(s)), "0x")
+	if s == "" || !hexDigits(s, 1, 6) {
+		return ""
+	}
+	if len(s) == 4 {
+		s += "00"
+	}
+	return "0x" + pad(s, 6)
+}

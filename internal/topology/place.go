@@ -1,0 +1,111 @@
+package topology
+
+import "fmt"
+
+// Placing is where ranks go.
+type Placing struct {
+	Ranks []RankPlace `json:"ranks"`
+	Rule  string      `json:"rule"`
+}
+
+// RankPlace is one rank's place. CPUs is the set to bind to; "" means do not bind.
+type RankPlace struct {
+	Rank      int      `json:"rank"`
+	Host      string   `json:"host"`
+	LocalRank int      `json:"local_rank"`
+	GPU       int      `json:"gpu"`
+	BDF       string   `json:"bdf"`
+	NUMA      *int     `json:"numa"`
+	CPUs      string   `json:"cpus"`
+	Bind      string   `json:"bind"` // why these CPUs, or why none
+	NICs      []NICRef `json:"nics"`
+	Island    int      `json:"island"` // NVLink island within the node
+}
+
+// order are a node's usable GPUs in the order in which ranks take them: NVLink islands, larger first,
+// each in the order of NUMA node and address; GPUs joined in pairs stand next to each other.
+func (e *Eval) order() (gpus []int, island map[int]int) {
+	at := map[int]int{}
+	for i, g := range e.Node.GPUs {
+		at[g.Index] = i
+	}
+	islands := e.Islands()
+	island = map[int]int{}
+	slot := map[int]int{}
+	for k, g := range e.bySlot() {
+		slot[g] = k
+	}
+	for size := len(e.Node.GPUs); size > 0; size-- {
+		for k, members := range islands {
+			if len(members) != size {
+				continue
+			}
+			for _, index := range members {
+				g := at[index]
+				island[g] = k
+				if !e.Node.GPUs[g].Hidden {
+					gpus = append(gpus, g)
+				}
+			}
+		}
+	}
+	if len(islands) == 1 { // one island: plain slot order
+		gpus = gpus[:0]
+		for _, g := range e.bySlot() {
+			if !e.Node.GPUs[g].Hidden {
+				gpus = append(gpus, g)
+			}
+		}
+	}
+	return gpus, island
+}
+
+// Place gives ranks to GPUs: nodes in order, as many ranks on each as it has GPUs, so that an NVLink
+// domain is full before the next begins. A number that no node divides is fine.
+func Place(evals []*Eval, ranks int) (*Placing, error) {
+	p := &Placing{Ranks: []RankPlace{}, Rule: "fill one node's largest NVLink island first, then its next, then the next node; within an island by NUMA node and PCI address"}
+	total := 0
+	for _, e := range evals {
+		gpus, island := e.order()
+		total += len(gpus)
+		uses := e.Uses()
+		for local, g := range gpus {
+			if len(p.Ranks) == ranks {
+				return p, nil
+			}
+			gpu := &e.Node.GPUs[g]
+			r := RankPlace{Rank: len(p.Ranks), Host: e.Node.Host, LocalRank: local, GPU: gpu.Index, BDF: gpu.BDF, NUMA: gpu.NUMA, NICs: e.refs(uses[g].NICs), Island: island[g]}
+			r.CPUs, r.Bind = e.binding(gpu)
+			p.Ranks = append(p.Ranks, r)
+		}
+	}
+	if len(p.Ranks) < ranks {
+		return nil, fmt.Errorf("%d ranks do not fit: %d GPUs in %d nodes, one rank each", ranks, total, len(evals))
+	}
+	return p, nil
+}
+
+// binding are the CPUs near a GPU, cut to those that the process may use.
+func (e *Eval) binding(g *GPU) (cpus, why string) {
+	if g.NUMA == nil || *g.NUMA < 0 || g.CPUs == "" {
+		return "", "no NUMA node is known to be near: not bound"
+	}
+	near, err := ParseCPUList(g.CPUs)
+	if err != nil {
+		return "", "its CPU list cannot be read: not bound"
+	}
+	allowed, err := ParseCPUList(e.Node.System.Allowed)
+	if err != nil || len(allowed) == 0 {
+		return near.String(), fmt.Sprintf("CPUs of NUMA node %d", *g.NUMA)
+	}
+	var both CPUSet
+	for _, c := range near {
+		if (CPUSet{c}).overlaps(allowed) {
+			both = append(both, c)
+		}
+	}
+	if len(both) == 0 {
+		return "", fmt.Sprintf("ideal are %s (NUMA node %d), but only %s may be used: not bound", near, *g.NUMA, allowed)
+	}
+	return both.String(), fmt.Sprintf("CPUs of NUMA node %d that may be used (ideal: %s)", *g.NUMA, near)
+}

@@ -1,0 +1,153 @@
+package topology
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Rail is the r-th rail over all nodes: on each node the NIC that the r-th GPU slot uses first (or
+// the k-th that it uses). Rails are matched by position, never by name.
+type Rail struct {
+	Rail     int        `json:"rail"`
+	Members  []RailNode `json:"members"`
+	Problems []string   `json:"problems"` // what differs between the nodes
+}
+
+// RailNode is a rail's NIC on one node.
+type RailNode struct {
+	Host  string `json:"host"`
+	GPU   int    `json:"gpu"` // index of the first GPU that uses it
+	NIC   NICRef `json:"nic"`
+	Rate  int    `json:"rate"`
+	Layer string `json:"layer"`
+	MTU   int    `json:"mtu"`
+	Level Level  `json:"level"`
+	NUMA  *int   `json:"numa"`
+	net   string // subnet prefix
+}
+
+// railsOf lists a node's rails in the order of its GPU slots.
+func (e *Eval) railsOf() []RailNode {
+	uses := e.Uses()
+	var rails []RailNode
+	seen := map[int]bool{}
+	for _, g := range e.bySlot() {
+		for _, c := range uses[g].NICs {
+			if seen[c] {
+				continue
+			}
+			seen[c] = true
+			nic := &e.Node.NICs[c]
+			r := RailNode{Host: e.Node.Host, GPU: e.Node.GPUs[g].Index, NIC: NICRef{nic.Name, nic.BDF}, Rate: nic.rate(), Layer: nic.layer(), Level: uses[g].Near.Level, NUMA: nic.NUMA}
+			for _, p := range nic.Ports {
+				r.MTU = max(r.MTU, p.MTU)
+				if r.net == "" {
+					r.net = p.subnet()
+				}
+			}
+			rails = append(rails, r)
+		}
+	}
+	return rails
+}
+
+// subnet is the prefix of a port's first address that its peers on the same rail must share.
+func (p *Port) subnet() string {
+	for _, g := range p.GIDs {
+		groups := strings.Split(g.GID, ":")
+		if len(groups) == 8 && p.Layer == "InfiniBand" {
+			return strings.Join(groups[:4], ":")
+		}
+	}
+	return ""
+}
+
+// Rails matches the rails of all nodes by position and names what differs.
+func Rails(evals []*Eval) []Rail {
+	rails := []Rail{}
+	most, lists := 0, make([][]RailNode, len(evals))
+	for i, e := range evals {
+		lists[i] = e.railsOf()
+		most = max(most, len(lists[i]))
+	}
+	for r := range most {
+		rail := Rail{Rail: r, Members: []RailNode{}, Problems: []string{}}
+		var missing []string
+		for i := range lists {
+			if r < len(lists[i]) {
+				rail.Members = append(rail.Members, lists[i][r])
+			} else {
+				missing = append(missing, evals[i].Node.Host)
+			}
+		}
+		if len(missing) > 0 {
+			rail.Problems = append(rail.Problems, "missing on "+shorten(missing))
+		}
+		rail.compare()
+		rails = append(rails, rail)
+	}
+	return rails
+}
+
+// compare names the members that differ from the majority.
+func (r *Rail) compare() {
+	check := func(what string, key func(*RailNode) string) {
+		counts := map[string]int{}
+		for i := range r.Members {
+			if k := key(&r.Members[i]); k != "" {
+				counts[k]++
+			}
+		}
+		if len(counts) < 2 {
+			return
+		}
+		usual := ""
+		for i := range r.Members {
+			if k := key(&r.Members[i]); counts[k] > counts[usual] {
+				usual = k
+			}
+		}
+		var odd []string
+		for i := range r.Members {
+			if k := key(&r.Members[i]); k != "" && k != usual {
+				odd = append(odd, fmt.Sprintf("%s (%s)", r.Members[i].Host, k))
+			}
+		}
+		r.Problems = append(r.Problems, fmt.Sprintf("%s differs from %s on %s", what, usual, shorten(odd)))
+	}
+	check("rate", func(m *RailNode) string {
+		if m.Rate == 0 {
+			return ""
+		}
+		return fmt.Sprintf("%d Gb/s", m.Rate/1000)
+	})
+	check("link layer", func(m *RailNode) string { return m.Layer })
+	check("MTU", func(m *RailNode) string {
+		if m.MTU == 0 {
+			return ""
+		}
+		return fmt.Sprint(m.MTU)
+	})
+	check("subnet", func(m *RailNode) string { return m.net })
+	check("distance to its GPU", func(m *RailNode) string {
+		if m.Level == LevelUnknown {
+			return ""
+		}
+		return string(m.Level)
+	})
+	check("NUMA node", func(m *RailNode) string {
+		if m.NUMA == nil || *m.NUMA < 0 {
+			return ""
+		}
+		return fmt.Sprint(*m.NUMA)
+	})
+}
+
+// shorten lists a few names and counts the rest.
+func shorten(names []string) string {
+	const few = 6
+	if len(names) <= few {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:few], ", "), len(names)-few)
+}
