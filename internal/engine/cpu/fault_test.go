@@ -375,3 +375,37 @@ func TestPlansThatCannotRunAreRefused(t *testing.T) {
 		}
 	}
 }
+
+// A write that fails aborts the instance, which interrupts all links, the one that failed included.
+func TestFailedWriteAborts(t *testing.T) {
+	j := openJob(t, agGemm(t, 1, 1, 1), small, options{})
+	in := j.ranks[0].(*instance)
+	l := in.net.out[1]
+	if err := l.conn.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.writeFrame(frame{kind: frameTask}, nil); !errors.Is(err, errAborted) {
+		t.Errorf("writing to a closed connection gave %v", err)
+	}
+	var lost *engine.PeerError
+	if err := untilAborted(t, in); !errors.As(err, &lost) || lost.Peer != 1 {
+		t.Errorf("the abort says %v, want that rank 1 is lost", err)
+	}
+}
+
+// What is still under way to a peer that closed in good order is dropped, and nobody is lost.
+func TestLateCreditsToAClosedPeerAreDropped(t *testing.T) {
+	j := openJob(t, agGemm(t, 1, 1, 1), small, options{})
+	in := j.ranks[0].(*instance)
+	l := in.net.out[1]
+	l.left.Store(true) // as when the peer said goodbye
+	if err := l.conn.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.writeFrame(frame{kind: frameTask}, nil); err != nil {
+		t.Errorf("a credit to a peer that has left gave %v", err)
+	}
+	if err := in.aborted(); err != nil {
+		t.Errorf("aborted: %v", err)
+	}
+}
