@@ -52,8 +52,9 @@ test-race:
 	go run ./internal/citest -race $(TEST_FLAGS) $(PKGS)
 
 .PHONY: bench
-bench: setup ## speed of the CPU engine's AllGather+GEMM against one plain gonum product
+bench: setup ## the CPU engine against one plain gonum product; the time to start a job
 	go test -run xxx -bench AGGemmVsGonum ./internal/engine/cpu
+	go test -run xxx -bench Start -benchtime 7x ./cmd/mkrun
 
 .PHONY: lint
 lint: $(GOLANGCI) ## gofmt, go vet, golangci-lint and shellcheck

@@ -195,7 +195,7 @@ func announce(w io.Writer, r *request.Resolved) {
 
 // describe prints the summary of a resolved run's plan.
 func describe(w io.Writer, r *request.Resolved) error {
-	if _, err := fmt.Fprintf(w, "\nengine %s (%s), settings from %s\n\n", r.Engine, r.EngineWhy, r.Source); err != nil {
+	if _, err := fmt.Fprintf(w, "\nengine %s (%s)\nsettings from %s: %s\n\n", r.Engine, r.EngineWhy, r.Source, r.SourceWhy); err != nil {
 		return fmt.Errorf("writing the plan: %w", err)
 	}
 	return plan.Summary(w, r.Plan, r.Run.Shape, r.Run.DType.Size())

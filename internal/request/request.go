@@ -47,12 +47,16 @@ type Resolved struct {
 	EngineWhy string
 	Net       string // what carries bytes between nodes
 	Source    string // where the settings came from
+	SourceWhy string // why those: that they match, or by how far they do not
 	Layer     string // what the layer is, with its source; "" if sizes were given
 }
 
 // defaultChunks is the number of pieces a shard travels in where the configuration is silent: enough for the
-// product to start before the whole shard has come, few enough that each piece is worth its message.
-const defaultChunks = 4
+// product to start before the whole shard has come, but none smaller than a tile of rows.
+func defaultChunks(m int64, ranks int) int {
+	const most, tileRows = 4, 64
+	return int(min(most, max(1, m/(tileRows*int64(ranks)))))
+}
 
 // Resolve completes the request, and refuses what this host has no memory for.
 func (r Request) Resolve() (*Resolved, error) {
@@ -105,10 +109,10 @@ func (r Request) ResolvePlan() (*Resolved, error) {
 		Engine: out.Engine, DType: dtype.String(), M: shape.M, N: shape.N, K: shape.K,
 		Nodes: r.World.Nodes(), PPN: ppn, Fabric: fabric,
 	})
-	out.Source = choice.Source
+	out.Source, out.SourceWhy = choice.Source, choice.Why
 	out.Run = operator.RunSpec{
 		Operator: r.Operator, Shape: shape, DType: dtype, World: r.World,
-		Chunks: first(r.Chunks, choice.Settings.Chunks, defaultChunks),
+		Chunks: first(r.Chunks, choice.Settings.Chunks, defaultChunks(shape.M, r.World.Size())),
 		Tile:   first(r.Tile, choice.Settings.TileM),
 		Net:    r.Net, Check: r.Check, Warmup: r.Warmup, Iters: r.Iters, Seed: r.Seed, WaitTimeout: r.WaitTimeout,
 	}
