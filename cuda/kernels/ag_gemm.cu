@@ -87,7 +87,8 @@ template <class Tile, typename T>
 __device__ __forceinline__ void consumer_role(const AgGemmParams& p, const GemmShared<Tile>& s, int group) {
   const uint32_t cta = cta_in_cluster<Tile>();
   const UnitRange<Tile> units(p);
-  const bool two_buffers = static_cast<int32_t>(blockIdx.x) >= p.push.ctas;
+  // The push role of this CTA has the second pair of store buffers.
+  const bool pushing = static_cast<int32_t>(blockIdx.x) < p.push.ctas;
   RingPosition<Tile> at;
   float sum[Tile::kTileN / 2];
   for (uint32_t unit = units.first; unit < units.end; unit += units.stride) {
@@ -107,7 +108,11 @@ __device__ __forceinline__ void consumer_role(const AgGemmParams& p, const GemmS
       }
     }
     if (p.n % 8 == 0 || p.n - column >= Tile::kTileN) {
-      gemm_store<Tile, T>(s, group, sum, &p.c, column, row, t.owner, two_buffers);
+      if (pushing) {
+        gemm_store<Tile, T, 1>(s, group, sum, &p.c, column, row, t.owner);
+      } else {
+        gemm_store<Tile, T, 2>(s, group, sum, &p.c, column, row, t.owner);
+      }
     } else {
       T* c = static_cast<T*>(p.c_base) + (int64_t{t.owner} * p.shard_rows + row) * p.c_pitch + column;
       gemm_store_direct<Tile, T>(sum, c, p.c_pitch, p.shard_rows - row, p.n - column);

@@ -6,6 +6,7 @@
 #pragma once
 #include "kernels/gemm_tile.h"
 #include "ptx/fence.cuh"
+#include "ptx/matrix.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
@@ -91,11 +92,12 @@ __device__ __forceinline__ void gemm_free_stage(const GemmShared<Tile>& s, int s
 template <class Tile, typename T>
 __device__ __forceinline__ void gemm_multiply(const GemmShared<Tile>& s, RingPosition<Tile>& at, int group,
                                               int k_steps, float (&sum)[Tile::kTileN / 2]) {
+  const uint32_t a_base = ptx::wgmma_descriptor_low(ptx::smem_address(s.a(0)) + group * kGroupM * kRowBytes);
+  const uint32_t b_base = ptx::wgmma_descriptor_low(ptx::smem_address(s.b(0)));
   int previous = 0;
   for (int step = 0; step < k_steps; ++step) {
     ptx::mbarrier_wait(s.full(at.stage), at.parity);
-    const uint64_t a = ptx::wgmma_descriptor(s.a(at.stage) + group * kGroupM * kRowBytes);
-    const uint64_t b = ptx::wgmma_descriptor(s.b(at.stage));
+    const uint32_t a = a_base + at.stage * (Tile::kStageBytes >> 4), b = b_base + at.stage * (Tile::kStageBytes >> 4);
     ptx::wgmma_fence();
 #pragma unroll
     for (int k = 0; k < kStepK / 16; ++k) ptx::wgmma_step<Tile::kTileN, T>(sum, a + 2 * k, b + 2 * k, step > 0 || k > 0);
@@ -124,42 +126,42 @@ __device__ __forceinline__ uint32_t pack_pair<__half>(float low, float high) {
   return *reinterpret_cast<const uint32_t*>(&v);
 }
 
-// One consumer warpgroup: stores its 64 x TileN sums at (row, column) of shard `shard` of C, 64 columns at a time
-// through one or two swizzled buffers. Thread 0 of the group owns the bulk groups.
+// One consumer warpgroup: converts 64 of its columns and writes them to a swizzled box.
 template <class Tile, typename T>
-__device__ __forceinline__ void gemm_store(const GemmShared<Tile>& s, int group, const float (&sum)[Tile::kTileN / 2],
-                                           const CUtensorMap* c, int column, int row, int shard,
-                                           bool two_buffers) {
-  const uint32_t thread = threadIdx.x % kWarpgroup;
-  const uint32_t warp = thread / 32, lane = thread % 32;
-  const uint32_t barrier = kBarrierEpilogue + group;
+__device__ __forceinline__ void gemm_fill_box(char* box, int pass, const float (&sum)[Tile::kTileN / 2]) {
+  const uint32_t lane = threadIdx.x % 32;
   // stmatrix.x4 takes the addresses of the rows of matrix lane/8: (rows 0-7, 8-15) x (columns 0-7, 8-15).
-  const uint32_t my_row = warp * 16 + lane % 16;
-  const uint32_t my_chunk = lane / 16;
+  const uint32_t row = threadIdx.x % kWarpgroup / 32 * 16 + lane % 16;
+  const uint32_t row_at = ptx::smem_address(box) + row * kRowBytes;
 #pragma unroll
-  for (int pass = 0; pass < Tile::kStorePasses; ++pass) {
-    char* buffer = s.store(group, two_buffers ? pass % 2 : 0);
-    if (thread == 0) {
-      if (two_buffers) {
-        ptx::tma_store_wait_read<1>();
-      } else {
-        ptx::tma_store_wait_read<0>();
-      }
-    }
+  for (int pair = 0; pair < Tile::kStoreColumns / 16; ++pair) {
+    const float* v = &sum[pass * (Tile::kStoreColumns / 2) + pair * 8];
+    const uint32_t chunk = (pair * 2 + lane / 16) ^ (row % 8);
+    ptx::stmatrix_x4(row_at + chunk * 16, pack_pair<T>(v[0], v[1]), pack_pair<T>(v[2], v[3]), pack_pair<T>(v[4], v[5]),
+                     pack_pair<T>(v[6], v[7]));
+  }
+}
+
+// One consumer warpgroup: stores its 64 x TileN sums at (row, column) of shard `shard` of C, `Boxes` boxes of 64 columns
+// at a time. Thread 0 of the group owns the bulk groups.
+template <class Tile, typename T, int Boxes>
+__device__ __forceinline__ void gemm_store(const GemmShared<Tile>& s, int group, const float (&sum)[Tile::kTileN / 2],
+                                           const CUtensorMap* c, int column, int row, int shard) {
+  static_assert(Tile::kStorePasses % Boxes == 0 && Boxes <= Tile::kStoreBuffers);
+  const bool issues = threadIdx.x % kWarpgroup == 0;
+  const uint32_t barrier = kBarrierEpilogue + group;
+#pragma unroll
+  for (int pass = 0; pass < Tile::kStorePasses; pass += Boxes) {
+    if (issues) ptx::tma_store_wait_read<0>();
     ptx::named_barrier(barrier, kWarpgroup);
-    const uint32_t row_at = ptx::smem_address(buffer) + my_row * kRowBytes;
 #pragma unroll
-    for (int pair = 0; pair < Tile::kStoreColumns / 16; ++pair) {
-      const float* v = &sum[pass * (Tile::kStoreColumns / 2) + pair * 8];
-      const uint32_t chunk = (pair * 2 + my_chunk) ^ (my_row % 8);
-      asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
-                   ::"r"(row_at + chunk * 16), "r"(pack_pair<T>(v[0], v[1])), "r"(pack_pair<T>(v[2], v[3])),
-                     "r"(pack_pair<T>(v[4], v[5])), "r"(pack_pair<T>(v[6], v[7])) : "memory");
-    }
+    for (int box = 0; box < Boxes; ++box) gemm_fill_box<Tile, T>(s.store(group, box), pass + box, sum);
     ptx::fence_async_shared();
     ptx::named_barrier(barrier, kWarpgroup);
-    if (thread == 0) {
-      ptx::tma_store(c, buffer, column + pass * Tile::kStoreColumns, row, shard);
+    if (issues) {
+#pragma unroll
+      for (int box = 0; box < Boxes; ++box)
+        ptx::tma_store(c, s.store(group, box), column + (pass + box) * Tile::kStoreColumns, row, shard);
       ptx::tma_store_commit();
     }
   }

@@ -22,47 +22,49 @@ __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
 
-// Descriptor of a K-major operand whose rows are 128 bytes, swizzled by 128 bytes, base aligned to 1024 bytes:
-// address/16 in bits 0-13, 1024/16 (eight rows) as stride in bits 32-45, layout 1 in bits 62-63.
-// Add 2 (= 32 bytes) for each 16 columns inside the 128-byte row.
-__device__ __forceinline__ uint64_t wgmma_descriptor(const void* smem) {
-  const uint64_t address = (smem_address(smem) & 0x3FFFF) >> 4;
-  return address | (uint64_t{1} << 16) | (uint64_t{1024 >> 4} << 32) | (uint64_t{1} << 62);
-}
+// Descriptor of a K-major operand whose rows are 128 bytes, swizzled by 128 bytes, base aligned to 1024 bytes. This is
+// its lower half: address/16 in bits 0-13, a leading offset that this layout ignores. The upper half is constant:
+// 1024/16 (eight rows) as stride in bits 32-45, layout 1 in bits 62-63. Add 2 (= 32 bytes) for each 16 columns inside
+// the 128-byte row. Keeping the halves apart saves 64-bit arithmetic between the instructions of the main loop.
+constexpr uint32_t kDescriptorHigh = (1u << 30) | (1024 >> 4);
+__device__ __forceinline__ uint32_t wgmma_descriptor_low(uint32_t smem) { return ((smem & 0x3FFFF) >> 4) | (1u << 16); }
 
 #define MK_R4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define MK_R16(d, i) MK_R4(d, i), MK_R4(d, i + 4), MK_R4(d, i + 8), MK_R4(d, i + 12)
 #define MK_R64(d, i) MK_R16(d, i), MK_R16(d, i + 16), MK_R16(d, i + 32), MK_R16(d, i + 48)
 
-__device__ __forceinline__ void wgmma_m64n128k16_bf16(float (&d)[64], uint64_t a, uint64_t b, int accumulate) {
+__device__ __forceinline__ void wgmma_m64n128k16_bf16(float (&d)[64], uint32_t a, uint32_t b, int accumulate) {
   asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
+      "{\n.reg .pred p;\n.reg .b64 da, db;\nsetp.ne.b32 p, %66, 0;\n"
+      "mov.b64 da, {%64, %67};\nmov.b64 db, {%65, %67};\n"
       "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
       "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
       "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-      "%64, %65, p, 1, 1, 0, 0;\n}"
+      "da, db, p, 1, 1, 0, 0;\n}"
       : MK_R64(d, 0)
-      : "l"(a), "l"(b), "r"(accumulate));
+      : "r"(a), "r"(b), "r"(accumulate), "n"(kDescriptorHigh));
 }
 
-__device__ __forceinline__ void wgmma_m64n128k16_f16(float (&d)[64], uint64_t a, uint64_t b, int accumulate) {
+__device__ __forceinline__ void wgmma_m64n128k16_f16(float (&d)[64], uint32_t a, uint32_t b, int accumulate) {
   asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
+      "{\n.reg .pred p;\n.reg .b64 da, db;\nsetp.ne.b32 p, %66, 0;\n"
+      "mov.b64 da, {%64, %67};\nmov.b64 db, {%65, %67};\n"
       "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
       "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
       "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-      "%64, %65, p, 1, 1, 0, 0;\n}"
+      "da, db, p, 1, 1, 0, 0;\n}"
       : MK_R64(d, 0)
-      : "l"(a), "l"(b), "r"(accumulate));
+      : "r"(a), "r"(b), "r"(accumulate), "n"(kDescriptorHigh));
 }
 
-__device__ __forceinline__ void wgmma_m64n256k16_bf16(float (&d)[128], uint64_t a, uint64_t b, int accumulate) {
+__device__ __forceinline__ void wgmma_m64n256k16_bf16(float (&d)[128], uint32_t a, uint32_t b, int accumulate) {
   asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\n"
+      "{\n.reg .pred p;\n.reg .b64 da, db;\nsetp.ne.b32 p, %130, 0;\n"
+      "mov.b64 da, {%128, %131};\nmov.b64 db, {%129, %131};\n"
       "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
@@ -72,14 +74,15 @@ __device__ __forceinline__ void wgmma_m64n256k16_bf16(float (&d)[128], uint64_t 
       "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
       "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
       "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "
-      "%128, %129, p, 1, 1, 0, 0;\n}"
+      "da, db, p, 1, 1, 0, 0;\n}"
       : MK_R64(d, 0), MK_R64(d, 64)
-      : "l"(a), "l"(b), "r"(accumulate));
+      : "r"(a), "r"(b), "r"(accumulate), "n"(kDescriptorHigh));
 }
 
-__device__ __forceinline__ void wgmma_m64n256k16_f16(float (&d)[128], uint64_t a, uint64_t b, int accumulate) {
+__device__ __forceinline__ void wgmma_m64n256k16_f16(float (&d)[128], uint32_t a, uint32_t b, int accumulate) {
   asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\n"
+      "{\n.reg .pred p;\n.reg .b64 da, db;\nsetp.ne.b32 p, %130, 0;\n"
+      "mov.b64 da, {%128, %131};\nmov.b64 db, {%129, %131};\n"
       "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
@@ -89,9 +92,9 @@ __device__ __forceinline__ void wgmma_m64n256k16_f16(float (&d)[128], uint64_t a
       "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
       "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
       "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "
-      "%128, %129, p, 1, 1, 0, 0;\n}"
+      "da, db, p, 1, 1, 0, 0;\n}"
       : MK_R64(d, 0), MK_R64(d, 64)
-      : "l"(a), "l"(b), "r"(accumulate));
+      : "r"(a), "r"(b), "r"(accumulate), "n"(kDescriptorHigh));
 }
 
 #undef MK_R4
@@ -100,22 +103,22 @@ __device__ __forceinline__ void wgmma_m64n256k16_f16(float (&d)[128], uint64_t a
 
 // d = A * B + (accumulate ? d : 0) for a 64 x N x 16 step; T is __nv_bfloat16 or __half, d holds N/2 elements.
 template <int N, typename T>
-__device__ __forceinline__ void wgmma_step(float (&d)[N / 2], uint64_t a, uint64_t b, bool accumulate);
+__device__ __forceinline__ void wgmma_step(float (&d)[N / 2], uint32_t a, uint32_t b, bool accumulate);
 
 template <>
-__device__ __forceinline__ void wgmma_step<256, __nv_bfloat16>(float (&d)[128], uint64_t a, uint64_t b, bool accumulate) {
+__device__ __forceinline__ void wgmma_step<256, __nv_bfloat16>(float (&d)[128], uint32_t a, uint32_t b, bool accumulate) {
   wgmma_m64n256k16_bf16(d, a, b, accumulate);
 }
 template <>
-__device__ __forceinline__ void wgmma_step<256, __half>(float (&d)[128], uint64_t a, uint64_t b, bool accumulate) {
+__device__ __forceinline__ void wgmma_step<256, __half>(float (&d)[128], uint32_t a, uint32_t b, bool accumulate) {
   wgmma_m64n256k16_f16(d, a, b, accumulate);
 }
 template <>
-__device__ __forceinline__ void wgmma_step<128, __nv_bfloat16>(float (&d)[64], uint64_t a, uint64_t b, bool accumulate) {
+__device__ __forceinline__ void wgmma_step<128, __nv_bfloat16>(float (&d)[64], uint32_t a, uint32_t b, bool accumulate) {
   wgmma_m64n128k16_bf16(d, a, b, accumulate);
 }
 template <>
-__device__ __forceinline__ void wgmma_step<128, __half>(float (&d)[64], uint64_t a, uint64_t b, bool accumulate) {
+__device__ __forceinline__ void wgmma_step<128, __half>(float (&d)[64], uint32_t a, uint32_t b, bool accumulate) {
   wgmma_m64n128k16_f16(d, a, b, accumulate);
 }
 
