@@ -45,6 +45,12 @@ struct Gate {
     ready = (block + run) << grid.k_shift;
     waited += clock64() - start_clock;
   }
+
+  // The same for all steps from `first` to `end`.
+  __device__ __forceinline__ void wait_all(const WaitContext& w, const StampGrid& grid, uint64_t epoch, int32_t first,
+                                           int32_t end) {
+    for (ready = first; ready < end;) wait(w, grid, epoch, ready);
+  }
 };
 
 }  // namespace mk

@@ -66,13 +66,17 @@ AgGemmParams make_params(const mk_ag_gemm& op, const mk_ag_gemm_args& a, const m
   const int64_t rows = a.m / context.world;
   const Driver& d = context.driver;
   AgGemmParams p = {};
-  p.a = tensor_map(d, a.a, element, a.k, rows, 1, a.lda, rows * a.lda, kTileM, "tensor map of a");
+  p.merged = ag_gemm_merged(a, c, context.world);
+  const int a_box = p.merged ? static_cast<int>(rows) : kTileM;
+  p.a = tensor_map(d, a.a, element, a.k, rows, 1, a.lda, rows * a.lda, a_box, "tensor map of a");
   p.b = tensor_map(d, a.b, element, a.k, a.n, 1, a.ldb, a.n * a.ldb, c.tile_n / c.cluster, "tensor map of b");
-  p.c = tensor_map(d, a.c, element, a.n, rows, context.world, a.ldc, rows * a.ldc, kGroupM, "tensor map of c");
+  p.c = p.merged ? tensor_map(d, a.c, element, a.n, a.m, 1, a.ldc, a.m * a.ldc, kGroupM, "tensor map of c")
+                 : tensor_map(d, a.c, element, a.n, rows, context.world, a.ldc, rows * a.ldc, kGroupM, "tensor map of c");
+  p.own = tensor_map(d, a.a, element, a.k, rows, 1, a.lda, rows * a.lda, kTileM, "tensor map of a");
   p.landing = context.world == 1
                   ? p.a
                   : tensor_map(d, context.heap->base(context.rank) + op.landing_at, element, a.k, rows, context.world - 1,
-                               a.k, rows * a.k, kTileM, "tensor map of the landing buffer");
+                               a.k, rows * a.k, a_box, "tensor map of the landing buffer");
   p.tiles = ag_gemm_tiles(a, c, context.world);
   p.gate = ag_gemm_gate(a, c, context.world);
   for (int r = 0; r < context.world; ++r) {

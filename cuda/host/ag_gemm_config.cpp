@@ -80,9 +80,14 @@ void check_ag_gemm(const mk_ag_gemm_args& a, const AgGemmCapacity& capacity, int
     fail(MK_ERROR_ARGUMENT, "an operand spans more than 2^39 bytes");
 }
 
+bool ag_gemm_merged(const mk_ag_gemm_args& a, const mk_ag_gemm_config& c, int world) {
+  return world > 1 && a.m > 0 && a.m <= kTileM && a.m / world % 8 == 0 && c.tile_n == kSplitTileN && c.cluster == 1 &&
+         c.mover == MK_MOVER_SM;
+}
+
 TileGrid ag_gemm_tiles(const mk_ag_gemm_args& a, const mk_ag_gemm_config& c, int world) {
   TileGrid g;
-  g.shards = world;
+  g.shards = ag_gemm_merged(a, c, world) ? 1 : world;
   g.m_units = static_cast<int32_t>(ceil_div(a.m / world, int64_t{kTileM} * c.cluster));
   g.n_tiles = static_cast<int32_t>(ceil_div(a.n, c.tile_n));
   g.group = std::max(1, c.raster_group / c.cluster);
@@ -149,9 +154,11 @@ void complete_ag_gemm(mk_ag_gemm_config& c, const mk_ag_gemm_args& a, const AgGe
     c.push_group = static_cast<int32_t>(std::min<int64_t>(wave, std::max<int64_t>(1, ceil_div(shard, kTileM))));
   }
   if (c.mover == MK_MOVER_SM) {
-    if (c.push_ctas == 0)
-      c.push_ctas = static_cast<int32_t>(
-          std::min<int64_t>(c.ctas, ceil_div((machine.world - 1) * c.ctas * kPushBalance, std::max<int64_t>(a.n, 1))));
+    if (c.push_ctas == 0) {
+      const int64_t blocks = ceil_div(shard, kTileM) * ceil_div(a.k, kStepK);
+      const int64_t balanced = ceil_div((machine.world - 1) * c.ctas * kPushBalance, std::max<int64_t>(a.n, 1));
+      c.push_ctas = blocks <= c.ctas ? c.ctas : static_cast<int32_t>(std::min<int64_t>(c.ctas, balanced));
+    }
     if (c.push_ctas < 0 || (c.push_ctas == 0 && machine.world > 1)) fail(MK_ERROR_ARGUMENT, "push_ctas is %d", c.push_ctas);
     if (c.row_block == 0) c.row_block = kTileM;
     if (c.k_block == 0) c.k_block = kStepK;

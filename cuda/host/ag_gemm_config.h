@@ -26,6 +26,9 @@ struct AgGemmMachine {
 // Fills what is 0, then checks the whole; throws Error. All ranks get the same answer from the same input.
 void complete_ag_gemm(mk_ag_gemm_config& config, const mk_ag_gemm_args& args, const AgGemmMachine& machine);
 
+// All shards in one tile of at most 128 rows, so that B is read once: shards of whole swizzle atoms (8 rows) only.
+bool ag_gemm_merged(const mk_ag_gemm_args& args, const mk_ag_gemm_config& config, int world);
+
 TileGrid ag_gemm_tiles(const mk_ag_gemm_args& args, const mk_ag_gemm_config& config, int world);
 StampGrid ag_gemm_gate(const mk_ag_gemm_args& args, const mk_ag_gemm_config& config, int world);
 

@@ -56,6 +56,9 @@ __device__ __forceinline__ uint32_t cta_in_cluster() {
   return Tile::kCluster == 1 ? 0 : ptx::cluster_cta_rank();
 }
 
+// Steps of B that a merged tile asks into L2 while it waits for the peers' rows.
+constexpr int kPrefetchSteps = 24;
+
 template <class Tile>
 __device__ __forceinline__ void producer_role(const AgGemmParams& p, const GemmShared<Tile>& s) {
   const int lane = threadIdx.x % 32;
@@ -68,14 +71,55 @@ __device__ __forceinline__ void producer_role(const AgGemmParams& p, const GemmS
     const SplitPart part = split_part(p.split, p.k_steps, unit);
     const TilePlace t = place_of<Tile>(p, part.tile, cta);
     const int32_t row_block = t.m_tile >> p.gate.row_shift;
+    const int b_row = t.n_tile * Tile::kTileN;
     const bool gated = !t.own && row_block < p.gate.row_blocks;
     if (gated) gate.start(p.stamps + stamp_index(p.gate, t.landing, row_block, 0), t.owner);
     const CUtensorMap* a = t.own ? &p.a : &p.landing;
     const int shard = t.own ? 0 : t.landing;
     for (int32_t step = part.first_step; step < part.end_step; ++step) {
       if (gated && step >= gate.ready) gate.wait(p.wait, p.gate, epoch, step);
-      if (lane == 0)
-        gemm_load_step<Tile>(s, at, a, t.row, shard, &p.b, t.n_tile * Tile::kTileN, step * kStepK, cta);
+      if (lane == 0) {
+        const int column = step * kStepK;
+        const auto load_a = [&](char* to, uint64_t* full) { ptx::tma_load(to, a, full, column, t.row, shard); };
+        gemm_load_step<Tile>(s, at, load_a, Tile::kABytes, &p.b, b_row, column, cta);
+      }
+      __syncwarp();
+      at.advance();
+    }
+  }
+  if (p.waited != nullptr && lane == 0) p.waited[blockIdx.x] = gate.waited;
+}
+
+// The producer of merged tiles: each K step takes the rows of all shards, in rank order.
+template <class Tile>
+__device__ __forceinline__ void merged_producer_role(const AgGemmParams& p, const GemmShared<Tile>& s) {
+  const int lane = threadIdx.x % 32;
+  const uint64_t epoch = current_epoch(p.wait);
+  const UnitRange<Tile> units(p);
+  RingPosition<Tile> at;
+  Gate gate;
+  for (uint32_t unit = units.first; unit < units.end; unit += units.stride) {
+    const SplitPart part = split_part(p.split, p.k_steps, unit);
+    const int b_row = place_of<Tile>(p, part.tile, 0).n_tile * Tile::kTileN;
+    for (int32_t step = part.first_step + lane; step < min(part.end_step, part.first_step + kPrefetchSteps); step += 32)
+      ptx::tma_prefetch(&p.b, step * kStepK, b_row, 0);
+    for (int32_t source = 0; source < p.wait.world; ++source) {
+      if (source == p.wait.rank) continue;
+      gate.start(p.stamps + stamp_index(p.gate, landing_index(p.wait.rank, source), 0, 0), source);
+      gate.wait_all(p.wait, p.gate, epoch, part.first_step, part.end_step);
+    }
+    for (int32_t step = part.first_step; step < part.end_step; ++step) {
+      if (lane == 0) {
+        const int column = step * kStepK;
+        const auto load_a = [&](char* to, uint64_t* full) {
+          for (int32_t source = 0; source < p.wait.world; ++source) {
+            const bool own = source == p.wait.rank;
+            ptx::tma_load(to + source * p.shard_rows * kRowBytes, own ? &p.a : &p.landing, full, column, 0,
+                          own ? 0 : landing_index(p.wait.rank, source));
+          }
+        };
+        gemm_load_step<Tile>(s, at, load_a, p.wait.world * p.shard_rows * kRowBytes, &p.b, b_row, column, 0);
+      }
       __syncwarp();
       at.advance();
     }
@@ -94,9 +138,11 @@ __device__ __forceinline__ void consumer_role(const AgGemmParams& p, const GemmS
   for (uint32_t unit = units.first; unit < units.end; unit += units.stride) {
     const SplitPart part = split_part(p.split, p.k_steps, unit);
     gemm_multiply<Tile, T>(s, at, group, part.end_step - part.first_step, sum);
-    const TilePlace t = place_of<Tile>(p, part.tile, cta);
+    TilePlace t = place_of<Tile>(p, part.tile, cta);
+    if (p.merged) t.owner = 0;  // the tile is all of C's rows
     const int32_t row = t.row + group * kGroupM, column = t.n_tile * Tile::kTileN;
-    if (row >= p.shard_rows) continue;
+    const int32_t rows = p.merged ? p.shard_rows * p.wait.world : p.shard_rows;
+    if (row >= rows) continue;
     if constexpr (Tile::kTileN == kSplitTileN) {
       if (p.split.parts > 1) {
         const uint32_t barrier = kBarrierEpilogue + group;
@@ -115,7 +161,7 @@ __device__ __forceinline__ void consumer_role(const AgGemmParams& p, const GemmS
       }
     } else {
       T* c = static_cast<T*>(p.c_base) + (int64_t{t.owner} * p.shard_rows + row) * p.c_pitch + column;
-      gemm_store_direct<Tile, T>(sum, c, p.c_pitch, p.shard_rows - row, p.n - column);
+      gemm_store_direct<Tile, T>(sum, c, p.c_pitch, rows - row, p.n - column);
     }
   }
   if (threadIdx.x % kWarpgroup == 0) ptx::tma_store_wait_all();
@@ -163,9 +209,17 @@ __global__ void __launch_bounds__(kThreads, 1) ag_gemm_kernel(const __grid_const
     ptx::registers_release<kProducerRegisters>();
     const int warp = threadIdx.x / 32;
     if (warp == kLoadWarp) {
-      producer_role<Tile>(p, s);
+      if constexpr (Tile::kTileN == kSplitTileN && Tile::kCluster == 1) {
+        if (p.merged) {
+          merged_producer_role<Tile>(p, s);
+        } else {
+          producer_role<Tile>(p, s);
+        }
+      } else {
+        producer_role<Tile>(p, s);
+      }
     } else if (warp == kPushWarp && threadIdx.x % 32 == 0 && static_cast<int32_t>(blockIdx.x) < p.push.ctas) {
-      push_role(p.wait, p.push, p.gate, &p.a, p.peer, p.heap, {s.push(), s.pushed()}, current_epoch(p.wait));
+      push_role(p.wait, p.push, p.gate, &p.own, p.peer, p.heap, {s.push(), s.pushed()}, current_epoch(p.wait));
     }
   } else {
     ptx::registers_claim<kConsumerRegisters>();

@@ -22,6 +22,7 @@ struct AgGemmShape {
 struct AgGemmParams {
   CUtensorMap a;        // own shard:      (K, rows, 1)
   CUtensorMap landing;  // peers' shards:  (K, rows, world - 1)
+  CUtensorMap own;      // own shard in blocks of 128 rows, for the push role
   CUtensorMap b;        // (K, N, 1)
   CUtensorMap c;        // (N, rows, world): a shard's last tile cannot reach into the next shard
   CUtensorMap peer[kMaxRanks];  // the own shard's place in each peer's landing buffer: (K, rows, 1)
@@ -38,6 +39,7 @@ struct AgGemmParams {
   uint64_t* stamps;     // own flags
   int64_t* waited;      // per CTA: cycles the producer spent at gates; null: not wanted
   int32_t k_steps;
+  int32_t merged;       // all shards make one tile of at most 128 rows: B is read once
 };
 static_assert(sizeof(AgGemmParams) <= 4096, "kernel parameters");
 

@@ -59,15 +59,15 @@ __device__ __forceinline__ void gemm_init_barriers(const GemmShared<Tile>& s) {
   ptx::fence_mbarrier_init();
 }
 
-// One thread: fetches one K step of A (row `a_row` of shard `a_shard`) and B into the ring.
-template <class Tile>
-__device__ __forceinline__ void gemm_load_step(const GemmShared<Tile>& s, const RingPosition<Tile>& at,
-                                               const CUtensorMap* a, int a_row, int a_shard, const CUtensorMap* b,
-                                               int b_row, int column, uint32_t cta) {
+// One thread: fetches one K step into the ring. `load_a(smem, barrier)` issues the loads of A, of `a_bytes` in all.
+template <class Tile, class LoadA>
+__device__ __forceinline__ void gemm_load_step(const GemmShared<Tile>& s, const RingPosition<Tile>& at, LoadA load_a,
+                                               uint32_t a_bytes, const CUtensorMap* b, int b_row, int column,
+                                               uint32_t cta) {
   ptx::mbarrier_wait(s.empty(at.stage), at.parity ^ 1);
   uint64_t* full = s.full(at.stage);
-  ptx::mbarrier_arrive_expect(full, Tile::kStageBytes);
-  ptx::tma_load(s.a(at.stage), a, full, column, a_row, a_shard);
+  ptx::mbarrier_arrive_expect(full, a_bytes + Tile::kBBytes);
+  load_a(s.a(at.stage), full);
   if constexpr (Tile::kCluster == 1) {
     ptx::tma_load(s.b(at.stage), b, full, column, b_row, 0);
   } else {

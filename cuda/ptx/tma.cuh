@@ -24,7 +24,13 @@ __device__ __forceinline__ void tma_load(void* smem, const CUtensorMap* map, uin
       ::"r"(smem_address(smem)), "l"(map), "r"(smem_address(barrier)), "r"(x), "r"(y), "r"(z) : "memory");
 }
 
-// The same into the shared memory of every CTA of the cluster whose bit is set in `ctas`, at the same offset;
+// Asks for a box to be brought into L2; nothing waits for it.
+__device__ __forceinline__ void tma_prefetch(const CUtensorMap* map, int x, int y, int z) {
+  asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%1, %2, %3}];"
+               ::"l"(map), "r"(x), "r"(y), "r"(z) : "memory");
+}
+
+// As tma_load, into the shared memory of every CTA of the cluster whose bit is set in `ctas`, at the same offset;
 // each destination's barrier (same offset) gets the bytes. Every destination must have freed the slot.
 __device__ __forceinline__ void tma_load_multicast(void* smem, const CUtensorMap* map, uint64_t* barrier, uint16_t ctas,
                                                    int x, int y, int z) {

@@ -169,7 +169,8 @@ struct Suite {
       one<__nv_bfloat16>({130 * w, 520, 456}, split, ++seed);
       one<__nv_bfloat16>({8 * w, 257, 1032}, split, ++seed);
     }
-    one<__nv_bfloat16>({8 * w, 4096, 1024}, config(MK_MOVER_AUTO, 0, 0), ++seed);
+    for (const int64_t rows : {8, 16, 40, 64})  // merged tiles, up to 128 rows in all
+      for (const int64_t n : {4096, 1000, 129}) one<__nv_bfloat16>({rows * w, n, 1032}, config(MK_MOVER_AUTO, 0, 0), ++seed);
     if (!quick) one<__nv_bfloat16>({8192, 1024, 8192}, config(MK_MOVER_SM, 0, 0), ++seed, true);
     if (!quick && w > 1) one<__nv_bfloat16>({8192, 1024, 8192}, config(MK_MOVER_AUTO, 0, 0), ++seed, true);
   }
