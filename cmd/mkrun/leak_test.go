@@ -1,0 +1,38 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+// A launcher that has run a job, well or badly, is left with no goroutine and no descriptor of it.
+func TestLaunchLeaksNothing(t *testing.T) {
+	launch := func(want int, args ...string) {
+		t.Helper()
+		var stdout, stderr bytes.Buffer
+		if got := run(t.Context(), append([]string{"launch"}, args...), nil, &stdout, &stderr); got != want {
+			t.Fatalf("%v: exit status %d, want %d\n%s%s", args, got, want, stdout.Bytes(), stderr.Bytes())
+		}
+	}
+	launch(0, "--", "true") // what is opened once for all is open now
+	before := descriptors(t)
+	launch(0, "--nodes", "2", "--ppn", "2", "--", "echo", "hello")
+	launch(3, "--nodes", "2", "--", "sh", "-c", "exit 3")
+	launch(127, "--nodes", "2", "--", "no-such-program")
+	if after := descriptors(t); after > before {
+		t.Errorf("%d descriptors are open, %d were before", after, before)
+	}
+	goleak.VerifyNone(t)
+}
+
+func descriptors(t *testing.T) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}
