@@ -4,12 +4,14 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/mkrun/mkrun/internal/config"
 	"github.com/mkrun/mkrun/internal/launch"
+	"github.com/mkrun/mkrun/internal/operator"
 	"github.com/mkrun/mkrun/internal/plan"
 	"github.com/mkrun/mkrun/internal/request"
 )
@@ -18,6 +20,7 @@ import (
 type operatorDef struct {
 	name, short, long string
 	m, n, k           string // what the sizes mean
+	layer             string // an example of --shape
 }
 
 var operators = []operatorDef{
@@ -34,7 +37,38 @@ M counts the rows of all ranks together (split as evenly as can be); N and K are
 with the rank's own rows and follow the others as they arrive.`,
 		m: "rows of A over all ranks (>= 1)",
 		n: "rows of B = columns of C on each rank (>= 1)",
-		k: "columns of A and B (a multiple of 8)",
+		k: "columns of A and B (a multiple of 8)", layer: "llama3-8b/mlp-up/tp4",
+	},
+	{
+		name:  "gemm_rs",
+		short: "A matrix product, then ReduceScatter: each rank gets its rows of the sum of all ranks' A x B^T",
+		long: `GEMM + ReduceScatter: every rank holds its part of the depth of A and B, and ends with its own rows of the sum of
+all ranks' products, as in the last layer of a tensor-parallel MLP.
+
+     on every rank r                                                    rank r ends with its rows
+   A_r: M x K   x   B_r: N x K (transposed)   =   M x N   --sum, scatter-->   C: M/W x N
+
+M counts the rows of A, the same on all ranks (C's are split as evenly as can be); N and K are one rank's: the
+depth of the whole product is W x K. Products of a node are added before they cross to another, in fp32 and in
+the order of ranks; what must leave first is computed first.`,
+		m: "rows of A on each rank = rows of C over all ranks (>= 1)",
+		n: "rows of B on each rank = columns of C (>= 1)",
+		k: "columns of A and B on each rank, its part of the depth (a multiple of 8)", layer: "llama3-8b/mlp-down/tp4",
+	},
+	{
+		name:  "gemm_ar",
+		short: "A matrix product, then AllReduce: every rank gets the sum of all ranks' A x B^T",
+		long: `GEMM + AllReduce: every rank holds its part of the depth of A and B, and ends with the whole sum of all ranks'
+products, as in the last layer of a tensor-parallel MLP without sequence parallelism.
+
+     on every rank r                                               on every rank, the same bits
+   A_r: M x K   x   B_r: N x K (transposed)   =   M x N   --sum-->   C: M x N
+
+M counts the rows of A and C, the same on all ranks; N and K are one rank's: the depth of the whole product is
+W x K. "two-shot" is gemm_rs and a gather of its result; "one-shot" sends more bytes in fewer steps, for small M.`,
+		m: "rows of A and C on each rank (>= 1)",
+		n: "rows of B on each rank = columns of C (>= 1)",
+		k: "columns of A and B on each rank, its part of the depth (a multiple of 8)", layer: "llama3-8b/mlp-down/tp4",
 	},
 }
 
@@ -52,10 +86,18 @@ func (f *operatorFlags) addShape(cmd *cobra.Command) {
 	fs.Int64Var(&f.req.N, "n", 0, f.def.n)
 	fs.Int64Var(&f.req.K, "k", 0, f.def.k)
 	fs.StringVar(&f.req.DType, "dtype", "bf16", "element type: bf16 or fp16; sums are fp32")
-	fs.StringVar(&f.req.Layer, "shape", "", "a real model's layer instead of --n and --k, e.g. llama3-8b/mlp-up/tp4")
+	fs.StringVar(&f.req.Layer, "shape", "", "a real model's layer instead of --n and --k, e.g. "+f.def.layer)
 	fs.Int64Var(&f.req.Tokens, "tokens", 0, "the M of a named layer")
 	fs.StringVar(&f.req.Config, "config", "", "file with settings instead of the built-in configs/"+f.def.name+".yaml")
 	fs.IntVar(&f.req.Chunks, "chunks", 0, "pieces each shard travels in (0: as configured)")
+	if known := operator.Algorithms(f.def.name); known != nil {
+		fs.StringVar(&f.req.Algorithm, "algorithm", "auto", "how: auto (by size), "+strings.Join(known, " or "))
+		_ = cmd.RegisterFlagCompletionFunc("algorithm", cobra.FixedCompletions(append([]string{"auto"}, known...), cobra.ShellCompDirectiveNoFileComp))
+	}
+	if operator.Sums(f.def.name) {
+		fs.TextVar(&f.req.Partials, "partials", plan.ElemOperand, "type in which partial sums travel: operand (that of --dtype) or fp32")
+		_ = cmd.RegisterFlagCompletionFunc("partials", cobra.FixedCompletions([]string{"operand", "fp32"}, cobra.ShellCompDirectiveNoFileComp))
+	}
 	_ = cmd.RegisterFlagCompletionFunc("shape", completeShapes)
 	_ = cmd.RegisterFlagCompletionFunc("dtype", cobra.FixedCompletions([]string{"bf16", "fp16"}, cobra.ShellCompDirectiveNoFileComp))
 }
@@ -85,6 +127,9 @@ func (f *operatorFlags) addRun(cmd *cobra.Command) {
 	fs.IntVar(&f.req.Workers[plan.RoleCompute], "compute-workers", 0, "workers that compute, per rank (0: as configured)")
 	fs.IntVar(&f.req.Workers[plan.RoleIntra], "intra-workers", 0, "workers that copy inside the node, per rank (0: as configured)")
 	fs.IntVar(&f.req.Workers[plan.RoleSend], "send-workers", 0, "workers that send to other nodes, per rank (0: as configured)")
+	if operator.Sums(f.def.name) {
+		fs.IntVar(&f.req.Workers[plan.RoleReduce], "reduce-workers", 0, "workers that add partial sums, per rank (0: as configured)")
+	}
 	fs.Float64Var(&f.req.Net.BandwidthGBs, "net-bandwidth", 0, "emulated bandwidth between nodes, GB/s per rank and direction (0: not limited)")
 	fs.DurationVar(&f.req.Net.Latency, "net-latency", 0, "emulated latency of each message between nodes, e.g. 50us")
 	fs.BoolVar(&f.req.Net.Reorder, "net-reorder", false, "deliver the pieces of messages between nodes out of order (seeded by --seed)")
@@ -119,8 +164,8 @@ func newLaunchOperator(def operatorDef, f *launchFlags) *cobra.Command {
 		Short: def.short,
 		Long:  def.long,
 		Example: fmt.Sprintf(`  mkrun launch --nodes 2 --ppn 2 --check %[1]s --m 512 --n 256 --k 1024
-  mkrun launch --nodes 2 --ppn 2 --iters 20 %[1]s --shape llama3-8b/mlp-up/tp4 --tokens 128
-  mkrun launch --nodes 2 %[1]s --m 512 --n 256 --k 1024 --net-bandwidth 0.1 --net-latency 1ms --net-reorder`, def.name),
+  mkrun launch --nodes 2 --ppn 2 --iters 20 %[1]s --shape %[2]s --tokens 128
+  mkrun launch --nodes 2 %[1]s --m 512 --n 256 --k 1024 --net-bandwidth 0.1 --net-latency 1ms --net-reorder`, def.name, def.layer),
 		Args: noMoreArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.launchOperator(cmd, op) },
 	}

@@ -10,10 +10,13 @@ import (
 
 // kind is what the run needs to know of an operator beyond its plan.
 type kind struct {
-	name   string
-	plan   func(plan.World, int) (*plan.Plan, error)
-	inputs []input
-	output string // name of the output buffer
+	name string
+	plan func(RunSpec) (*plan.Plan, error)
+	// algorithms are those one can choose from; nil if there is but one, without a name.
+	algorithms []string
+	sums       bool // elements of the result are sums over all ranks, of products that travelled as partial sums
+	inputs     []input
+	output     string // name of the output buffer
 	// size is the rows and columns of a rank's output.
 	size func(s RunSpec, rank int) (rows, cols int64)
 	// reference gives rows [from, to) of a rank's output in fp32, from regenerated data.
@@ -36,20 +39,83 @@ type reference interface {
 
 var kinds = []kind{
 	{
-		name: "ag_gemm", plan: plan.AGGemm, output: "c",
+		name: "ag_gemm", output: "c",
+		plan: func(s RunSpec) (*plan.Plan, error) { return plan.AGGemm(s.World, s.Chunks) },
 		size: func(s RunSpec, _ int) (int64, int64) { return s.Shape.M, s.Shape.N },
 		inputs: []input{
-			{buffer: "a", matrix: matrixA, cols: plan.DimK, rows: func(s RunSpec, rank int) (int64, int64) {
-				return plan.Part(plan.DimM, rank, s.World.Size()).At(s.Shape)
-			}},
-			{buffer: "b", matrix: matrixB, cols: plan.DimK, rows: func(s RunSpec, rank int) (int64, int64) {
-				return int64(rank) * s.Shape.N, int64(rank+1) * s.Shape.N
-			}},
+			{buffer: "a", matrix: matrixA, cols: plan.DimK, rows: shardOfM},
+			{buffer: "b", matrix: matrixB, cols: plan.DimK, rows: ownN},
 		},
 		reference: func(d data, rank int) reference {
 			return newProduct(d, int64(rank)*d.spec.Shape.N, int64(rank+1)*d.spec.Shape.N)
 		},
 	},
+	{
+		name: "gemm_rs", output: "c", sums: true, inputs: ownOperands,
+		plan: func(s RunSpec) (*plan.Plan, error) { return plan.GemmRS(s.World, s.sumOptions()) },
+		size: func(s RunSpec, rank int) (int64, int64) {
+			from, to := shardOfM(s, rank)
+			return to - from, s.Shape.N
+		},
+		reference: func(d data, rank int) reference {
+			from, _ := shardOfM(d.spec, rank)
+			return &productSum{data: d, first: from}
+		},
+	},
+	{
+		name: "gemm_ar", output: "c", sums: true, inputs: ownOperands, algorithms: []string{plan.TwoShot, plan.OneShot},
+		plan:      func(s RunSpec) (*plan.Plan, error) { return plan.GemmAR(s.World, s.Algorithm, s.sumOptions()) },
+		size:      func(s RunSpec, _ int) (int64, int64) { return s.Shape.M, s.Shape.N },
+		reference: func(d data, _ int) reference { return &productSum{data: d} },
+	},
+}
+
+func (s RunSpec) sumOptions() plan.SumOptions {
+	return plan.SumOptions{Chunks: s.Chunks, Partials: s.Partials}
+}
+
+// shardOfM is a rank's part of M rows.
+func shardOfM(s RunSpec, rank int) (from, to int64) {
+	return plan.Part(plan.DimM, rank, s.World.Size()).At(s.Shape)
+}
+
+// ownM and ownN are M or N rows of a matrix that has as many for each rank, one rank's below the other's.
+func ownM(s RunSpec, rank int) (from, to int64) {
+	return int64(rank) * s.Shape.M, int64(rank+1) * s.Shape.M
+}
+
+func ownN(s RunSpec, rank int) (from, to int64) {
+	return int64(rank) * s.Shape.N, int64(rank+1) * s.Shape.N
+}
+
+// ownOperands are an A and a B for each rank, over its own part of the depth.
+var ownOperands = []input{
+	{buffer: "a", matrix: matrixA, cols: plan.DimK, rows: ownM},
+	{buffer: "b", matrix: matrixB, cols: plan.DimK, rows: ownN},
+}
+
+// expected is what an element of the operator's result is made of.
+func (k kind) expected(s RunSpec) expected {
+	if !k.sums {
+		return expected{depth: s.Shape.K}
+	}
+	size := int64(s.World.Size())
+	return expected{depth: s.Shape.K * size, rounded: size > 1 && s.Partials == plan.ElemOperand}
+}
+
+// Algorithms lists those an operator has, the first one first in doubt; nil if there is no choice.
+func Algorithms(name string) []string {
+	k, err := lookup(name)
+	if err != nil {
+		return nil
+	}
+	return k.algorithms
+}
+
+// Sums reports whether an operator adds partial results, in a type that one may choose.
+func Sums(name string) bool {
+	k, err := lookup(name)
+	return err == nil && k.sums
 }
 
 // Names lists the operators.

@@ -35,10 +35,20 @@ func CheckMemory(eng engine.Engine, spec RunSpec, p *plan.Plan, ranksHere []int)
 
 // dataMemory is the bytes that a rank takes at most for making its operands and checking its output.
 func (s RunSpec) dataMemory() float64 {
-	m, n, k := float64(s.Shape.M), float64(s.Shape.N), float64(s.Shape.K)
+	kind, err := lookup(s.Operator)
+	if err != nil {
+		return 0 // Validate says so
+	}
+	n, k := float64(s.Shape.N), float64(s.Shape.K)
 	size := float64(s.DType.Size())
-	loading := size * (m/float64(s.World.Size()) + n) * k
-	output := size * m * n
+	loading := 0.0
+	for _, in := range kind.inputs {
+		from, to := in.rows(s, 0)
+		loading += size * float64(to-from) * float64(s.Shape.Of(in.cols))
+	}
+	height, width := kind.size(s, 0)
+	m := float64(height)
+	output := size * m * float64(width)
 	if !s.Check {
 		return output + loading
 	}

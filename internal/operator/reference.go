@@ -33,3 +33,39 @@ func (p *product) rows(from, to int64, out []float32) {
 	p.data.spec.DType.Widen(p.a, p.bits[:(to-from)*k])
 	gonum.Implementation{}.Sgemm(blas.NoTrans, blas.Trans, int(to-from), int(n), int(k), 1, p.a, int(k), p.b, int(k), 0, out, int(n))
 }
+
+// productSum is the reference sum over all ranks of A * Bᵀ, from row first of the result on.
+type productSum struct {
+	data  data
+	first int64
+	bits  []uint16 // scratch: rows of an operand as elements
+	a, b  []float32
+}
+
+func (p *productSum) rows(from, to int64, out []float32) {
+	s := p.data.spec
+	m, n, k := to-from, s.Shape.N, s.Shape.K
+	clear(out[:m*n])
+	for rank := range s.World.Size() {
+		a, _ := ownM(s, rank)
+		b, _ := ownN(s, rank)
+		p.a = p.operand(p.a, matrixA, a+p.first+from, m)
+		p.b = p.operand(p.b, matrixB, b, n)
+		gonum.Implementation{}.Sgemm(blas.NoTrans, blas.Trans, int(m), int(n), int(k), 1, p.a, int(k), p.b, int(k), 1, out, int(n))
+	}
+}
+
+// operand makes rows of an operand in fp32, in the memory given if there is enough.
+func (p *productSum) operand(into []float32, which matrix, from, rows int64) []float32 {
+	k := p.data.spec.Shape.K
+	size := rows * k
+	if int64(len(p.bits)) < size {
+		p.bits = make([]uint16, size)
+	}
+	if int64(len(into)) < size {
+		into = make([]float32, size)
+	}
+	p.data.rows(p.bits[:size], which, from, from+rows, k)
+	p.data.spec.DType.Widen(into, p.bits[:size])
+	return into
+}

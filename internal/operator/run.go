@@ -144,7 +144,7 @@ func (s *session) calls(ctx context.Context) error {
 			continue
 		}
 		m, n := s.kind.size(s.spec, s.rank)
-		v := judge(s.spec.DType, out, m, n, s.spec.Shape.K, s.kind.reference(d, s.rank))
+		v := judge(s.spec.DType, out, m, n, s.kind.expected(s.spec), s.kind.reference(d, s.rank))
 		s.result.Checked, s.result.Tolerance = true, v.tolerance
 		s.result.RelError = max(s.result.RelError, v.relError)
 		s.result.WorstTileError = max(s.result.WorstTileError, v.worstTile)

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func testSpec(s plan.Shape, ppn ...int) RunSpec {
 	return RunSpec{
-		Operator: "ag_gemm", Shape: s, World: plan.World{PPN: ppn}, Chunks: 2, Workers: [plan.NumRoles]int{1, 1, 1},
+		Operator: "ag_gemm", Shape: s, World: plan.World{PPN: ppn}, Chunks: 2, Workers: [plan.NumRoles]int{1, 1, 1, 1},
 		Check: true, Warmup: 1, Iters: 3, Seed: 5, WaitTimeout: 20 * time.Second,
 	}
 }
@@ -60,6 +60,44 @@ func runJob(t *testing.T, spec RunSpec, mapped bool, wrap func(rank int, e engin
 	return results, errors.Join(errs...)
 }
 
+// Sums: every operator that has them, in both types, on worlds and shapes with tails, with few rows for many ranks.
+func TestSumsPassOnWorldsAndShapes(t *testing.T) {
+	shapes := []plan.Shape{{M: 1, N: 1, K: 8}, {M: 3, N: 130, K: 40}, {M: 97, N: 31, K: 264}, {M: 200, N: 65, K: 128}}
+	for _, ppn := range [][]int{{1}, {2}, {3}, {1, 1}, {2, 1}, {2, 2}, {1, 3}, {1, 1, 1}, {2, 3, 1}} {
+		for i, s := range shapes {
+			for j, op := range []string{"gemm_rs", "gemm_ar/two-shot", "gemm_ar/one-shot"} {
+				spec := testSpec(s, ppn...)
+				spec.Operator, spec.Algorithm, _ = strings.Cut(op, "/")
+				spec.DType, spec.Partials = engine.DType((i+j)%2), plan.Elem((i+j/2)%2)
+				spec.Net.Reorder = i >= 2
+				t.Run(fmt.Sprintf("%s/%v/ppn=%v/partials=%v", op, s, ppn, spec.Partials), func(t *testing.T) {
+					results, err := runJob(t, spec, (i+j)%2 == 0, nil)
+					if err != nil {
+						t.Fatal(err)
+					}
+					var intra, inter int64
+					for _, r := range results {
+						if r.Status != Pass || !r.Checked || r.RelError > r.Tolerance {
+							t.Errorf("rank %d: %+v", r.Rank, r)
+						}
+						if spec.Operator == "gemm_ar" && r.OutputHash != results[0].OutputHash {
+							t.Errorf("ranks 0 and %d have other bits", r.Rank)
+						}
+						intra, inter = intra+r.IntraBytes, inter+r.InterBytes
+					}
+					p, err := spec.Plan()
+					if err != nil {
+						t.Fatal(err)
+					}
+					if moved, err := p.Declared.Bytes(s, 2); err != nil || moved.Intra != intra || moved.Inter != inter {
+						t.Errorf("moved %d and %d bytes, declared are %+v (%v)", intra, inter, moved, err)
+					}
+				})
+			}
+		}
+	}
+}
+
 func TestRunPassesOnWorldsAndShapes(t *testing.T) {
 	shapes := []plan.Shape{{M: 1, N: 1, K: 8}, {M: 2, N: 130, K: 40}, {M: 97, N: 31, K: 264}, {M: 200, N: 65, K: 128}}
 	for _, ppn := range [][]int{{1}, {2}, {1, 1}, {2, 1}, {2, 2}, {1, 1, 1}, {2, 2, 2}} {
@@ -88,7 +126,7 @@ func TestSameOutputsWhateverTheSettings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	spec.Chunks, spec.Workers, spec.Net, spec.Tile = 3, [plan.NumRoles]int{3, 2, 2}, engine.Net{Reorder: true, Seed: 9, BandwidthGBs: 0.5}, 24
+	spec.Chunks, spec.Workers, spec.Net, spec.Tile = 3, [plan.NumRoles]int{3, 2, 2, 2}, engine.Net{Reorder: true, Seed: 9, BandwidthGBs: 0.5}, 24
 	second, err := runJob(t, spec, false, nil)
 	if err != nil {
 		t.Fatal(err)

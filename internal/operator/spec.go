@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/mkrun/mkrun/internal/engine"
@@ -18,14 +20,17 @@ import (
 // RunSpec is one run of an operator, the same on all ranks. The launcher sends it; each rank makes the
 // plan from it. (That all ranks have the same plan is checked when their engines open.)
 type RunSpec struct {
-	Operator string             `json:"operator"`
-	Shape    plan.Shape         `json:"shape"`
-	DType    engine.DType       `json:"dtype"`
-	World    plan.World         `json:"world"`
-	Chunks   int                `json:"chunks"`  // pieces each shard travels in
-	Workers  [plan.NumRoles]int `json:"workers"` // per role, >= 1 each
-	Tile     int                `json:"tile"`    // 0: the engine's default
-	Net      engine.Net         `json:"net"`
+	Operator string       `json:"operator"`
+	Shape    plan.Shape   `json:"shape"`
+	DType    engine.DType `json:"dtype"`
+	World    plan.World   `json:"world"`
+	Chunks   int          `json:"chunks"` // pieces each shard travels in
+	// Algorithm is one of the operator's, where it has several; else "".
+	Algorithm string             `json:"algorithm,omitempty"`
+	Partials  plan.Elem          `json:"partials"` // type in which partial sums travel, where there are any
+	Workers   [plan.NumRoles]int `json:"workers"`  // per role, >= 1 each
+	Tile      int                `json:"tile"`     // 0: the engine's default
+	Net       engine.Net         `json:"net"`
 
 	Check  bool   `json:"check"`
 	Warmup int    `json:"warmup"` // calls before the timed ones
@@ -60,8 +65,18 @@ const maxIters = 1_000_000
 
 // Validate says what is wrong with a run, before anything starts.
 func (s RunSpec) Validate() error {
-	if _, err := lookup(s.Operator); err != nil {
+	k, err := lookup(s.Operator)
+	if err != nil {
 		return err
+	}
+	if !slices.Contains(k.algorithms, s.Algorithm) && (k.algorithms != nil || s.Algorithm != "") {
+		return fmt.Errorf("%s has no algorithm %q; known: %s", s.Operator, s.Algorithm, strings.Join(k.algorithms, ", "))
+	}
+	if _, err := s.Partials.MarshalText(); err != nil {
+		return err
+	}
+	if s.Partials != plan.ElemOperand && !k.sums {
+		return fmt.Errorf("%s has no partial sums that could travel as %v", s.Operator, s.Partials)
 	}
 	if err := s.World.Validate(); err != nil {
 		return err
@@ -74,6 +89,8 @@ func (s RunSpec) Validate() error {
 		return fmt.Errorf("shape M=%d N=%d K=%d: every size must be at least 1", s.Shape.M, s.Shape.N, s.Shape.K)
 	case s.Shape.K%8 != 0:
 		return fmt.Errorf("the depth K=%d is not a multiple of 8", s.Shape.K)
+	case k.sums && (overflows(s.Shape.M, int64(s.World.Size())) || overflows(s.Shape.N, int64(s.World.Size()))):
+		return fmt.Errorf("M=%d N=%d on %d ranks: the ranks' operands have more rows than 64-bit sizes can count", s.Shape.M, s.Shape.N, s.World.Size())
 	case overflows(s.Shape.M, s.Shape.K) || overflows(s.Shape.N, s.Shape.K) || overflows(s.Shape.M, s.Shape.N):
 		return fmt.Errorf("shape M=%d N=%d K=%d: a matrix of it has more bytes than 64-bit sizes can count", s.Shape.M, s.Shape.N, s.Shape.K)
 	case s.Chunks < 1:
@@ -109,7 +126,7 @@ func (s RunSpec) Plan() (*plan.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := op.plan(s.World, s.Chunks)
+	p, err := op.plan(s)
 	if err != nil {
 		return nil, err
 	}

@@ -140,14 +140,14 @@ func TestToleranceFitsRounding(t *testing.T) {
 		}
 		got := make([]uint16, m*n)
 		dt.Narrow(got, worst)
-		v := judge(dt, got, m, n, k, exact{worst, n})
+		v := judge(dt, got, m, n, expected{depth: k}, exact{worst, n})
 		if v.failure() != "" || v.relError < v.tolerance/8 {
 			t.Errorf("%v: rounding gives %+v", dt, v)
 		}
 		for i := range worst {
 			worst[i] *= 1 + 2.5*float32(dt.UnitRoundoff())
 		}
-		if v := judge(dt, got, m, n, k, exact{worst, n}); v.failure() == "" {
+		if v := judge(dt, got, m, n, expected{depth: k}, exact{worst, n}); v.failure() == "" {
 			t.Errorf("%v: an error of more than two units passed: %+v", dt, v)
 		}
 	}

@@ -1,7 +1,5 @@
 package plan
 
-import "fmt"
-
 // maxTasks bounds the size of a plan that is made at all: far above a world of 64 x 8, and far below what
 // would take the memory of the machine that makes it.
 const maxTasks = 1 << 24
@@ -34,18 +32,11 @@ const (
 // computes first its own shard, then its mates' and then the other nodes' in the order in which they are
 // thus expected. Credits are sent last, so that no send ever stands behind a wait of this epoch.
 func AGGemm(w World, chunks int) (*Plan, error) {
-	if err := w.Validate(); err != nil {
-		return nil, fmt.Errorf("planning ag_gemm: %w", err)
-	}
-	if chunks < 1 || chunks > maxTasks {
-		return nil, fmt.Errorf("planning ag_gemm: a shard cannot travel in %d chunks; give a number from 1 to %d", chunks, maxTasks)
+	// Each rank has a segment per shard, and there are at most as many copies, sends and notices.
+	if err := checkSize("ag_gemm", w, chunks, func(size int64) int64 { return size * size }); err != nil {
+		return nil, err
 	}
 	size := w.Size()
-	// Segments are size*size*chunks, and there are at most as many copies, sends and notices.
-	if int64(size)*int64(size) > maxTasks/int64(chunks) {
-		return nil, fmt.Errorf("planning ag_gemm: %d ranks with %d chunks per shard make more than %d segments; use fewer chunks", size, chunks, maxTasks)
-	}
-
 	m := newAGGemm(w, chunks)
 	for rank := range size {
 		m.rank(rank)
@@ -72,22 +63,14 @@ func volumes(times int64, rows, cols Span) []Volume {
 
 // agGemm holds what the making of an ag_gemm plan needs at hand.
 type agGemm struct {
-	plan   *Plan
-	w      World
-	chunks int
-	first  []int // first rank of each node
-	node   []int // of each rank
-	local  []int // of each rank
-
+	maker
 	arrived, free, read, credit FlagID // first of each family
-
-	waits   slab[Wait]
-	signals slab[Signal]
 }
 
 func newAGGemm(w World, chunks int) *agGemm {
 	size, nodes := w.Size(), w.Nodes()
-	m := &agGemm{w: w, chunks: chunks}
+	m := &agGemm{}
+	m.places, m.chunks = newPlaces(w), chunks
 	m.plan = &Plan{
 		Operator: "ag_gemm", Algorithm: "hierarchical", World: w, Chunks: chunks,
 		Buffers: []Buffer{
@@ -99,50 +82,17 @@ func newAGGemm(w World, chunks int) *agGemm {
 		Flags: []Flag{},
 		Ranks: make([]RankPlan, size),
 	}
-	for node, ppn := range w.PPN {
-		m.first = append(m.first, len(m.node))
-		for local := range ppn {
-			m.node = append(m.node, node)
-			m.local = append(m.local, local)
-		}
-	}
-	family := func(used bool, kind FlagKind, format string, n int) FlagID {
-		id := FlagID(len(m.plan.Flags))
-		if used {
-			for i := range n {
-				for c := range chunks {
-					m.plan.Flags = append(m.plan.Flags, Flag{Name: fmt.Sprintf(format, i, c), Kind: kind})
-				}
-			}
-		}
-		return id
-	}
-	m.arrived = family(size > 1, Stamp, "arrived shard %d chunk %d", size)
-	m.free = family(size > nodes, Counter, "free shard %d chunk %d", size)
-	m.read = family(nodes > 1, Counter, "read shard %d chunk %d", size)
-	m.credit = family(nodes > 1, Stamp, "credit node %d chunk %d", nodes)
+	m.arrived = m.plan.flagFamily(size > 1, Stamp, "arrived shard %d chunk %d", size, chunks)
+	m.free = m.plan.flagFamily(size > nodes, Counter, "free shard %d chunk %d", size, chunks)
+	m.read = m.plan.flagFamily(nodes > 1, Counter, "read shard %d chunk %d", size, chunks)
+	m.credit = m.plan.flagFamily(nodes > 1, Stamp, "credit node %d chunk %d", nodes, chunks)
 	return m
-}
-
-// flag is the member of a family for a shard (or node) and chunk.
-func (m *agGemm) flag(family FlagID, i, chunk int) FlagID {
-	return family + FlagID(i*m.chunks+chunk)
-}
-
-// gateway is the rank of a node that a shard of another node is sent to.
-func (m *agGemm) gateway(shard, node int) int {
-	return m.first[node] + m.local[shard]%m.w.PPN[node]
-}
-
-// rows is the chunk's part of the rows of A.
-func (m *agGemm) rows(shard, chunk int) Span {
-	return Part(DimM, shard*m.chunks+chunk, len(m.node)*m.chunks)
 }
 
 // rank fills the queues of one rank.
 func (m *agGemm) rank(rank int) {
 	node, local := m.node[rank], m.local[rank]
-	nodes, ppn := m.w.Nodes(), m.w.PPN[node]
+	nodes, ppn := m.Nodes(), m.PPN[node]
 	var passed int // shards of other nodes that this rank receives from their owners
 	for shard := range m.node {
 		if m.node[shard] != node && m.gateway(shard, node) == rank {
@@ -170,8 +120,8 @@ func (m *agGemm) rank(rank int) {
 		for c := range m.chunks {
 			add(RoleSend, m.sendTo(rank, dst, c))
 			// First the shards that come straight to this rank, then those that a mate passes on.
-			for d := range m.w.PPN[src] {
-				shard := m.first[src] + (local+d)%m.w.PPN[src]
+			for d := range m.PPN[src] {
+				shard := m.first[src] + (local+d)%m.PPN[src]
 				add(RoleCompute, m.segment(rank, shard, c))
 				if m.gateway(shard, node) != rank {
 					continue
@@ -185,8 +135,8 @@ func (m *agGemm) rank(rank int) {
 	for ahead := nodes - 1; ahead > 0; ahead-- {
 		src := (node + nodes - ahead) % nodes
 		for c := range m.chunks {
-			for d := range m.w.PPN[src] {
-				if shard := m.first[src] + (local+d)%m.w.PPN[src]; m.gateway(shard, node) == rank {
+			for d := range m.PPN[src] {
+				if shard := m.first[src] + (local+d)%m.PPN[src]; m.gateway(shard, node) == rank {
 					add(RoleSend, m.creditTo(rank, shard, c))
 				}
 			}
@@ -196,7 +146,7 @@ func (m *agGemm) rank(rank int) {
 
 // segment computes the rows of C that follow from one chunk of A.
 func (m *agGemm) segment(rank, shard, c int) Task {
-	rows := m.rows(shard, c)
+	rows := m.shardRows(shard, c, m.chunks)
 	t := Task{
 		Kind: Compute, Peer: rank,
 		Src: Region{Buffer: agA, Rows: rows, Cols: All(DimK)},
@@ -221,14 +171,14 @@ func (m *agGemm) segment(rank, shard, c int) Task {
 
 // copyTo copies one chunk to a rank of the same node: of the rank's own shard, or of one that it received.
 func (m *agGemm) copyTo(rank, shard, peer, c int) Task {
-	rows := m.rows(shard, c)
+	rows := m.shardRows(shard, c, m.chunks)
 	t := Task{
 		Kind: Copy, Peer: peer,
 		Src: Region{Buffer: agA, Rows: rows, Cols: All(DimK)},
 		Dst: Region{Buffer: agGathered, Rows: rows, Cols: All(DimK)},
 	}
 	// In total the mates' segments free the chunk once each.
-	freed := Wait{Flag: m.flag(m.free, shard, c), Count: uint32(m.w.PPN[m.node[rank]] - 1), Lag: 1}
+	freed := Wait{Flag: m.flag(m.free, shard, c), Count: uint32(m.PPN[m.node[rank]] - 1), Lag: 1}
 	arrived := m.flag(m.arrived, shard, c)
 	if shard == rank {
 		t.Waits = m.waits.of(freed)
@@ -243,7 +193,7 @@ func (m *agGemm) copyTo(rank, shard, peer, c int) Task {
 
 // sendTo sends one chunk of the rank's own shard to another node.
 func (m *agGemm) sendTo(rank, node, c int) Task {
-	rows, peer := m.rows(rank, c), m.gateway(rank, node)
+	rows, peer := m.shardRows(rank, c, m.chunks), m.gateway(rank, node)
 	return Task{
 		Kind: Send, Peer: peer,
 		Src:     Region{Buffer: agA, Rows: rows, Cols: All(DimK)},
@@ -258,7 +208,7 @@ func (m *agGemm) creditTo(rank, shard, c int) Task {
 	node := m.node[rank]
 	return Task{
 		Kind: Notify, Peer: rank,
-		Waits:   m.waits.of(Wait{Flag: m.flag(m.read, shard, c), Count: uint32(m.w.PPN[node])}),
+		Waits:   m.waits.of(Wait{Flag: m.flag(m.read, shard, c), Count: uint32(m.PPN[node])}),
 		Signals: m.signals.of(Signal{Rank: shard, Flag: m.flag(m.credit, node, c)}),
 	}
 }

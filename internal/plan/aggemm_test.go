@@ -15,6 +15,21 @@ func mustAG(t testing.TB, w World, chunks int) *Plan {
 	return p
 }
 
+// BenchmarkMade is what a launch does before it starts: make the plan and prove it.
+func BenchmarkMade(b *testing.B) {
+	for _, m := range planMakers {
+		for _, c := range []struct{ nodes, ppn, chunks int }{{2, 8, 4}, {64, 8, 1}} {
+			b.Run(fmt.Sprintf("%s/%dx%d chunks %d", m.name, c.nodes, c.ppn, c.chunks), func(b *testing.B) {
+				for b.Loop() {
+					if err := Verify(m.must(b, Uniform(c.nodes, c.ppn), c.chunks)); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}
+
 func BenchmarkAGGemm(b *testing.B) {
 	for _, c := range []struct{ nodes, ppn, chunks int }{{2, 2, 4}, {2, 8, 4}, {8, 8, 4}, {64, 8, 1}, {64, 8, 4}} {
 		b.Run(fmt.Sprintf("%dx%d chunks %d", c.nodes, c.ppn, c.chunks), func(b *testing.B) {

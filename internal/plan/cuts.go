@@ -33,10 +33,17 @@ func newCuts(p *Plan) *cuts {
 		for _, queue := range p.Ranks[rank].Queues {
 			for i := range queue {
 				if t := &queue[i]; t.Kind != Notify {
-					add(0, t.Src.Rows)
-					add(1, t.Src.Cols)
 					add(0, t.Dst.Rows)
 					add(1, t.Dst.Cols)
+					if t.Kind == Reduce {
+						for _, src := range t.Srcs {
+							add(0, src.Rows)
+							add(1, src.Cols)
+						}
+						continue
+					}
+					add(0, t.Src.Rows)
+					add(1, t.Src.Cols)
 					if t.Kind == Compute {
 						add(0, t.B.Rows)
 						add(1, t.B.Cols)
@@ -45,10 +52,10 @@ func newCuts(p *Plan) *cuts {
 			}
 		}
 	}
-	for _, b := range p.Buffers {
-		for rank := range p.Ranks {
-			if s := b.RowSpan(rank, len(p.Ranks)); b.Sharded {
-				add(0, s)
+	for i := range p.Buffers {
+		if b := &p.Buffers[i]; b.Sharded && b.Kind == BufOutput {
+			for rank := range p.Ranks {
+				add(0, b.RowSpan(rank, len(p.Ranks)))
 			}
 		}
 	}
@@ -88,7 +95,7 @@ func (c *cuts) rect(r Region) rect {
 }
 
 // region is the inverse of rect.
-func (c *cuts) region(id BufferID, b Buffer, r rect) Region {
+func (c *cuts) region(id BufferID, b *Buffer, r rect) Region {
 	return Region{
 		Buffer: id,
 		Rows:   Span{b.Rows, c.sorted[b.Rows][r.r0], c.sorted[b.Rows][r.r1]},
@@ -126,10 +133,10 @@ func (r rect) minus(o rect, out []rect) []rect {
 // maps: (to - from) * (to' - from') has four terms, and the inner cut points of neighbours cancel.
 // Equal maps are equal at every shape. (Unequal ones may still agree everywhere, since rounding down obeys a
 // few more laws; the author of a plan then has to declare its traffic with the cut points it uses.)
-type formula map[term]int64
+type formula map[corner]int64
 
-// term is the product of a cut point of one dim and one of another (or the same).
-type term struct {
+// corner is the product of a cut point of one dim and one of another (or the same).
+type corner struct {
 	dims [2]Dim
 	cuts [2]int32
 }
@@ -147,7 +154,7 @@ func (f formula) add(c *cuts, times int64, rows, cols Span) {
 		if rows.Dim == cols.Dim && b < a {
 			a, b = b, a
 		}
-		t := term{[2]Dim{rows.Dim, cols.Dim}, [2]int32{a, b}}
+		t := corner{[2]Dim{rows.Dim, cols.Dim}, [2]int32{a, b}}
 		if f[t] += n; f[t] == 0 {
 			delete(f, t)
 		}

@@ -19,7 +19,17 @@ func (p *Plan) Describe(t Task) string {
 	case Copy, Send:
 		return fmt.Sprintf("%v %s to %s of rank %d", t.Kind, p.region(t.Src), p.bufferName(t.Dst.Buffer), t.Peer)
 	case Compute:
-		return fmt.Sprintf("compute %s = %s x %s", p.region(t.Dst), p.region(t.Src), p.region(t.B))
+		dst := p.region(t.Dst)
+		if int(t.Dst.Buffer) < len(p.Buffers) && p.Buffers[t.Dst.Buffer].InHeap() {
+			dst += fmt.Sprintf(" of rank %d", t.Peer)
+		}
+		return fmt.Sprintf("compute %s = %s x %s", dst, p.region(t.Src), p.region(t.B))
+	case Reduce:
+		names := make([]string, len(t.Srcs))
+		for i, r := range t.Srcs {
+			names[i] = p.bufferName(r.Buffer)
+		}
+		return fmt.Sprintf("reduce %s = %s", p.region(t.Dst), strings.Join(names, " + "))
 	case Notify:
 		var to []string
 		for _, s := range t.Signals {

@@ -9,10 +9,11 @@ import (
 
 var (
 	dimNames    = [...]string{"M", "N", "K"}
-	roleNames   = [...]string{"compute", "intra", "send"}
+	roleNames   = [...]string{"compute", "intra", "send", "reduce"}
 	bufferNames = [...]string{"input", "output", "landing"}
+	elemNames   = [...]string{"operand", "fp32"}
 	flagNames   = [...]string{"stamp", "counter"}
-	kindNames   = [...]string{"copy", "send", "compute", "notify"}
+	kindNames   = [...]string{"copy", "send", "compute", "notify", "reduce"}
 )
 
 func enumString[T ~uint8](v T, names []string) string {
@@ -48,6 +49,9 @@ func (r Role) String() string { return enumString(r, roleNames[:]) }
 // String is the word for the kind, or its number if there is none.
 func (k BufferKind) String() string { return enumString(k, bufferNames[:]) }
 
+// String is the word for the type, or its number if there is none.
+func (e Elem) String() string { return enumString(e, elemNames[:]) }
+
 // String is the word for the kind, or its number if there is none.
 func (k FlagKind) String() string { return enumString(k, flagNames[:]) }
 
@@ -70,6 +74,14 @@ func (k BufferKind) MarshalText() ([]byte, error) {
 // UnmarshalText reads the kind's word.
 func (k *BufferKind) UnmarshalText(text []byte) error {
 	return enumUnmarshal("buffer kind", k, bufferNames[:], text)
+}
+
+// MarshalText writes the type's word.
+func (e Elem) MarshalText() ([]byte, error) { return enumMarshal("element type", e, elemNames[:]) }
+
+// UnmarshalText reads the type's word.
+func (e *Elem) UnmarshalText(text []byte) error {
+	return enumUnmarshal("element type", e, elemNames[:], text)
 }
 
 // MarshalText writes the kind's word.

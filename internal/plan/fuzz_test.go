@@ -115,7 +115,7 @@ func damage(p *Plan, data []byte) {
 				}
 			})
 		case 23:
-			p.Declared.Inter = append(p.Declared.Inter, Volume{int64(value()), *span, region.Cols})
+			p.Declared.Inter = append(p.Declared.Inter, Volume{int64(value()), Elem(value()), *span, region.Cols})
 		}
 	}
 }

@@ -29,8 +29,8 @@ func gatherOfProducts() *Plan {
 		Operator: "gather", Algorithm: "direct", World: World{PPN: []int{2, 1}}, Chunks: 1,
 		Buffers: []Buffer{
 			a: {Name: "a", Kind: BufInput, Rows: DimM, Cols: DimK, Sharded: true},
-			b: {Name: "b", Kind: BufInput, Rows: DimN, Cols: DimK},
-			c: {Name: "c", Kind: BufOutput, Rows: DimM, Cols: DimN},
+			b: {Name: "b", Kind: BufInput, Rows: DimN, Cols: DimK, Same: true},
+			c: {Name: "c", Kind: BufOutput, Rows: DimM, Cols: DimN, Shared: true},
 		},
 		Ranks: make([]RankPlan, 3),
 	}
@@ -64,11 +64,11 @@ func gatherOfProducts() *Plan {
 			}
 			if p.World.SameNode(rank, other) {
 				p.addTask(rank, RoleIntra, t)
-				p.Declared.Intra = append(p.Declared.Intra, Volume{1, rows, All(DimN)})
+				p.Declared.Intra = append(p.Declared.Intra, Volume{Times: 1, Rows: rows, Cols: All(DimN)})
 			} else {
 				t.Kind = Send
 				sends = append(sends, t)
-				p.Declared.Inter = append(p.Declared.Inter, Volume{1, rows, All(DimN)})
+				p.Declared.Inter = append(p.Declared.Inter, Volume{Times: 1, Rows: rows, Cols: All(DimN)})
 			}
 		}
 		p.addTask(rank, RoleSend, start)
@@ -113,7 +113,7 @@ func landingUsedTwice() *Plan {
 			Waits:   []Wait{{Flag: arrived[i], Count: 1}},
 			Signals: []Signal{{0, free[1-i]}},
 		})
-		p.Declared.Intra = append(p.Declared.Intra, Volume{1, All(DimM), All(DimK)})
+		p.Declared.Intra = append(p.Declared.Intra, Volume{Times: 1, Rows: All(DimM), Cols: All(DimK)})
 	}
 	return p
 }

@@ -54,6 +54,9 @@ func (s *searcher) before(task int32, wanted []past) (missed past, found bool) {
 		if w.previous && !w.delivery() && s.g.rank[w.task()] == s.g.rank[task] {
 			continue // the rank's epoch ended
 		}
+		if w.previous && s.g.ends != nil && s.g.ends.before(task, w.moment) {
+			continue
+		}
 		if m := s.mark(w); *m != 2*s.query {
 			*m = 2 * s.query
 			left++
@@ -94,6 +97,9 @@ func (s *searcher) before(task int32, wanted []past) (missed past, found bool) {
 
 // after reports whether the work of a task in some epoch is known to come after the start of that epoch at a rank.
 func (s *searcher) after(task int32, rank int) bool {
+	if s.g.ends != nil {
+		return s.g.ends.begunAt(task, rank)
+	}
 	s.start()
 	s.walk(task, 1, -1, math.MaxInt32)
 	return s.ranks[rank] == s.query

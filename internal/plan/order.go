@@ -30,6 +30,10 @@ type graph struct {
 	waiters  relation[waiter]  // (rank, flag) -> tasks that wait for it
 	order    []int32           // all tasks, topologically, as one worker per role may run them
 	level    []int32           // of each task's done: more than that of everything before it in its epoch
+	cuts     *cuts
+	values   *values
+	holds    []int32 // by rank and buffer: the value that is there
+	ends     *ends   // nil if there is no need for it
 	numFlags int
 }
 
@@ -76,7 +80,7 @@ const maxVerifiedTasks = 1 << 26
 
 // newGraph indexes the tasks and flags of a valid plan.
 func newGraph(p *Plan) (*graph, *Fault) {
-	g := &graph{p: p, numFlags: len(p.Flags), base: make([][NumRoles]int32, len(p.Ranks))}
+	g := &graph{p: p, cuts: newCuts(p), numFlags: len(p.Flags), base: make([][NumRoles]int32, len(p.Ranks))}
 	total := 0
 	for rank := range p.Ranks {
 		for role, queue := range p.Ranks[rank].Queues {

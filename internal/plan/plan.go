@@ -2,7 +2,7 @@
 //
 // A plan is data in a small language. Every task is
 //
-//	wait (flag, value) -> do (copy | send | compute | notify) -> signal (flag)
+//	wait (flag, value) -> do (copy | send | compute | reduce | notify) -> signal (flag)
 //
 // and stands in the queue of one role of one rank. Workers of a role claim its tasks in order,
 // one ticket each; there may be any number of workers >= 1 per role. Four readers share a plan:
@@ -37,6 +37,7 @@ const (
 	RoleCompute Role = iota // matrix products
 	RoleIntra               // copies to ranks of the same node
 	RoleSend                // messages to ranks of other nodes, and notices to anyone
+	RoleReduce              // sums of partial results
 	NumRoles
 )
 
@@ -49,26 +50,70 @@ type BufferKind uint8
 const (
 	BufInput   BufferKind = iota // operand of the caller; never written
 	BufOutput                    // result of the caller; written once
-	BufLanding                   // in the symmetric heap; peers write it, and again in the next epoch once credited
+	BufLanding                   // in the symmetric heap; written by peers or the rank itself, and again in the next epoch once credited
 )
 
+// Elem is the type of a buffer's elements.
+type Elem uint8
+
+const (
+	ElemOperand Elem = iota // the operator's dtype, that of operands and results
+	ElemFP32                // partial sums that are not rounded on their way
+)
+
+// Size is the number of bytes of an element, given that of the operator's dtype.
+func (e Elem) Size(operand int64) int64 {
+	if e == ElemFP32 {
+		return 4
+	}
+	return operand
+}
+
 // Buffer is a row-major matrix that every rank has. Regions name rows and columns in the
-// coordinates of the whole matrix; a sharded buffer holds only the rank's own part of its rows:
-// Part(Rows, rank, world size).
+// coordinates of the whole matrix; of a sharded buffer a rank holds only a part of the rows.
 type Buffer struct {
 	Name    string     `json:"name"`
 	Kind    BufferKind `json:"kind"`
+	Elem    Elem       `json:"elem"` // other than the operator's dtype only in landing buffers
 	Rows    Dim        `json:"rows"`
 	Cols    Dim        `json:"cols"`
 	Sharded bool       `json:"sharded"` // rows are split over the ranks
+	// Parts, of a sharded buffer, says which of the world's parts each rank holds, or -1 for none; nil stands for its
+	// own. So a rank that sums rows of which another is the owner has slots for just these rows.
+	Parts []int32 `json:"parts,omitempty"`
+	// Same, of an input: the caller gives every rank the same matrix.
+	Same bool `json:"same,omitempty"`
+	// Sum, of an output: each element is the sum over all ranks of a product of that rank's operands. Else it is
+	// one product (or a matrix that came as it is).
+	Sum bool `json:"sum,omitempty"`
+	// Shared, of an output: it lies in the symmetric heap, and other ranks write into it, too.
+	Shared bool `json:"shared,omitempty"`
 }
 
-// RowSpan is the part of the whole matrix's rows that a rank's buffer holds.
-func (b Buffer) RowSpan(rank, size int) Span {
-	if b.Sharded {
+// InHeap reports whether the buffer lies in the symmetric heap, where other ranks can write.
+func (b *Buffer) InHeap() bool { return b.Kind == BufLanding || b.Kind == BufOutput && b.Shared }
+
+// RowSpan is the part of the whole matrix's rows that a rank's buffer holds. It is empty (from 0 to 0) where the
+// rank holds none.
+func (b *Buffer) RowSpan(rank, size int) Span {
+	switch {
+	case !b.Sharded:
+		return All(b.Rows)
+	case b.Parts == nil:
 		return Part(b.Rows, rank, size)
+	case b.Parts[rank] < 0:
+		return Span{Dim: b.Rows, From: Ratio{0, 1}, To: Ratio{0, 1}}
 	}
-	return All(b.Rows)
+	return Part(b.Rows, int(b.Parts[rank]), size)
+}
+
+// MaxRows is the number of rows for which every rank has room, so that offsets in the heap are equal everywhere.
+func (b *Buffer) MaxRows(s Shape, size int) int64 {
+	rows := s.Of(b.Rows)
+	if b.Sharded {
+		return rows/int64(size) + min(rows%int64(size), 1)
+	}
+	return rows
 }
 
 // Region is a rectangle of a buffer.
@@ -130,23 +175,37 @@ type Kind uint8
 const (
 	Copy    Kind = iota // Src of this rank -> Dst of Peer, a rank of the same node
 	Send                // Src of this rank -> Dst of Peer, a rank of another node
-	Compute             // Dst = Src * Bᵀ over the whole depth, all on this rank
+	Compute             // Dst of Peer, a rank of the same node, = Src * Bᵀ of this rank, over the columns named
 	Notify              // nothing: only waits and signals (credits between nodes)
+	Reduce              // Dst = the sum of Srcs, in fp32 in the order of the list, all on this rank
 )
 
 // Task is one entry of a role's queue.
 type Task struct {
 	Kind    Kind     `json:"kind"`
-	Peer    int      `json:"peer"` // Copy, Send: the rank written to; else this rank
+	Peer    int      `json:"peer"` // Copy, Send, Compute: the rank written to; else this rank
 	Src     Region   `json:"src,omitzero"`
-	B       Region   `json:"b,omitzero"` // Compute only: the second operand, (N, K) as in nn.Linear
+	B       Region   `json:"b,omitzero"`     // Compute only: the second operand, (N, K) as in nn.Linear
+	Srcs    []Region `json:"srcs,omitempty"` // Reduce only: a slot each
 	Dst     Region   `json:"dst,omitzero"`
 	Waits   []Wait   `json:"waits,omitempty"`
 	Signals []Signal `json:"signals,omitempty"`
 }
 
+// sources are the regions that a task reads, a second operand left out.
+func (t *Task) sources() []Region {
+	switch t.Kind {
+	case Notify:
+		return nil
+	case Reduce:
+		return t.Srcs
+	}
+	return []Region{t.Src}
+}
+
 // Traffic is the number of elements an algorithm moves over all links, as formulas: the sum of
-// Elements of the regions, counted once per link they cross.
+// Elements of the regions, counted once per link they cross. A product or copy that a rank writes into its own
+// memory crosses none.
 type Traffic struct {
 	Intra        []Volume `json:"intra"`         // within nodes
 	Inter        []Volume `json:"inter"`         // between nodes
@@ -156,6 +215,7 @@ type Traffic struct {
 // Volume is Times * Rows * Cols elements.
 type Volume struct {
 	Times int64 `json:"times"`
+	Elem  Elem  `json:"elem"`
 	Rows  Span  `json:"rows"`
 	Cols  Span  `json:"cols"`
 }

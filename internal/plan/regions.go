@@ -33,7 +33,8 @@ type memory struct {
 }
 
 func newMemory(g *graph) *memory {
-	m := &memory{g: g, cuts: newCuts(g.p)}
+	g.ends = newEnds(g)
+	m := &memory{g: g, cuts: g.cuts}
 	input := make([]bool, len(g.p.Buffers))
 	for i, b := range g.p.Buffers {
 		input[i] = b.Kind == BufInput
@@ -44,8 +45,10 @@ func newMemory(g *graph) *memory {
 				continue
 			}
 			rank, task := int(g.rank[id]), int32(id)
-			if !input[t.Src.Buffer] {
-				yield(rank, access{m.cuts.rect(t.Src), task, t.Src.Buffer, false})
+			for _, src := range t.sources() {
+				if !input[src.Buffer] {
+					yield(rank, access{m.cuts.rect(src), task, src.Buffer, false})
+				}
 			}
 			if t.Kind == Compute && !input[t.B.Buffer] {
 				yield(rank, access{m.cuts.rect(t.B), task, t.B.Buffer, false})
@@ -56,9 +59,22 @@ func newMemory(g *graph) *memory {
 	return m
 }
 
-// check looks at each rank's memory and flags, several ranks at a time. Of several faults it reports that of
-// the lowest rank, so the answer is the same every time.
+// check looks at each rank's memory and flags. A fault within an epoch is often the cause of others between epochs,
+// at other ranks: so it is looked for first when there is one.
 func (m *memory) check() *Fault {
+	f := m.scan(false)
+	if f == nil {
+		return nil
+	}
+	if cause := m.scan(true); cause != nil {
+		return cause
+	}
+	return f
+}
+
+// scan takes several ranks at a time. Of several faults it reports that of the lowest rank, so the answer is the same
+// every time. readsOnly looks only at what is read in an epoch.
+func (m *memory) scan(readsOnly bool) *Fault {
 	ranks := len(m.g.p.Ranks)
 	faults := make([]*Fault, ranks)
 	var next, worst atomic.Int64
@@ -66,7 +82,7 @@ func (m *memory) check() *Fault {
 	var wg sync.WaitGroup
 	for range min(ranks, runtime.GOMAXPROCS(0)) {
 		wg.Go(func() {
-			c := checker{memory: m, s: newSearcher(m.g)}
+			c := checker{memory: m, s: newSearcher(m.g), readsOnly: readsOnly}
 			for {
 				rank := next.Add(1) - 1
 				if rank >= worst.Load() {
@@ -96,12 +112,13 @@ func (m *memory) check() *Fault {
 // checker is one worker of check with its scratch memory.
 type checker struct {
 	*memory
-	s      *searcher
-	active []int32 // accesses that reach beyond the sweep's row
-	pairs  []pair
-	wanted []past
-	left   []rect
-	spare  []rect
+	s         *searcher
+	readsOnly bool
+	active    []int32 // accesses that reach beyond the sweep's row
+	pairs     []pair
+	wanted    []past
+	left      []rect
+	spare     []rect
 }
 
 // pair says that an access overlaps another, at least one of them a write.
@@ -113,8 +130,8 @@ func (c *checker) rank(rank int) *Fault {
 		return cmp.Or(cmp.Compare(a.buffer, b.buffer), cmp.Compare(a.r0, b.r0), cmp.Compare(a.c0, b.c0), cmp.Compare(a.task, b.task))
 	})
 	at := 0
-	for id, b := range c.g.p.Buffers {
-		from := at
+	for id := range c.g.p.Buffers {
+		b, from := &c.g.p.Buffers[id], at
 		for at < len(all) && all[at].buffer == BufferID(id) {
 			at++
 		}
@@ -123,12 +140,15 @@ func (c *checker) rank(rank int) *Fault {
 			return f
 		}
 	}
+	if c.readsOnly {
+		return nil
+	}
 	return c.flags(rank)
 }
 
 // buffer checks all accesses to one buffer of one rank.
-func (c *checker) buffer(rank int, id BufferID, b Buffer, accesses []access) *Fault {
-	if b.Kind == BufOutput {
+func (c *checker) buffer(rank int, id BufferID, b *Buffer, accesses []access) *Fault {
+	if b.Kind == BufOutput && !c.readsOnly {
 		if f := c.covered(rank, id, b, accesses); f != nil {
 			return f
 		}
@@ -143,21 +163,34 @@ func (c *checker) buffer(rank int, id BufferID, b Buffer, accesses []access) *Fa
 		pairs = pairs[n:]
 		check := c.read
 		if a.write {
+			if c.readsOnly {
+				continue
+			}
 			check = c.write
 		}
 		if f := check(rank, b, a, accesses, others); f != nil {
 			return f
 		}
 	}
-	// A read that no write overlaps is in no pair.
+	// An access that no other overlaps is in no pair.
 	next := 0
 	for i, a := range accesses {
 		for next < len(c.pairs) && c.pairs[next].at < int32(i) {
 			next++
 		}
-		if !a.write && (next == len(c.pairs) || c.pairs[next].at != int32(i)) {
-			return c.g.fault(RuleUnwritten, a.task, "it reads %s, which nobody writes", c.g.p.region(c.cuts.region(id, b, a.rect)))
+		if next < len(c.pairs) && c.pairs[next].at == int32(i) {
+			continue
 		}
+		if a.write {
+			if c.readsOnly {
+				continue
+			}
+			if f := c.write(rank, b, a, accesses, nil); f != nil {
+				return f
+			}
+			continue
+		}
+		return c.g.fault(RuleUnwritten, a.task, "it reads %s, which nobody writes", c.g.p.region(c.cuts.region(id, b, a.rect)))
 	}
 	return nil
 }
@@ -186,7 +219,7 @@ func (c *checker) overlaps(accesses []access) {
 
 // read checks that what an access reads was written before, in this epoch, by writes that are over, and that
 // no other write meddles.
-func (c *checker) read(_ int, b Buffer, a access, accesses []access, others []pair) *Fault {
+func (c *checker) read(_ int, b *Buffer, a access, accesses []access, others []pair) *Fault {
 	c.wanted = c.wanted[:0]
 	for _, o := range others {
 		c.wanted = append(c.wanted, past{moment: accesses[o.other].moment(c.g)})
@@ -214,7 +247,7 @@ func (c *checker) read(_ int, b Buffer, a access, accesses []access, others []pa
 
 // write checks that an access overwrites nothing of the epoch before that is still in use, and that it and
 // the other writes of its epoch come one after another.
-func (c *checker) write(rank int, b Buffer, a access, accesses []access, others []pair) *Fault {
+func (c *checker) write(rank int, b *Buffer, a access, accesses []access, others []pair) *Fault {
 	c.wanted = append(c.wanted[:0], past{a.moment(c.g), true})
 	for _, o := range others {
 		c.wanted = append(c.wanted, past{accesses[o.other].moment(c.g), true})
@@ -235,7 +268,7 @@ func (c *checker) write(rank int, b Buffer, a access, accesses []access, others 
 	return nil
 }
 
-func (c *checker) region(b Buffer, a access) string {
+func (c *checker) region(b *Buffer, a access) string {
 	return c.g.p.region(c.cuts.region(a.buffer, b, a.rect))
 }
 
@@ -254,7 +287,7 @@ func (c *checker) subtract(r rect) {
 }
 
 // covered checks that the tasks write each part of a result once, and those of other ranks at the right time.
-func (c *checker) covered(rank int, id BufferID, b Buffer, accesses []access) *Fault {
+func (c *checker) covered(rank int, id BufferID, b *Buffer, accesses []access) *Fault {
 	whole := c.cuts.rect(Region{id, b.RowSpan(rank, len(c.g.p.Ranks)), All(b.Cols)})
 	c.left = append(c.left[:0], whole)
 	written := int64(0)

@@ -3,6 +3,8 @@ package plan
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"testing"
 )
 
@@ -28,12 +30,60 @@ type cellAt struct {
 	rank, buffer, row, col int32
 }
 
-// cell is what stands in a cell: a part of an input as of an epoch, or garbage.
+// cell is what stands in a cell, as of an epoch: the name of an input, a product, or several products, sorted;
+// garbage if there is no name.
 type cell struct {
-	input BufferID
-	from  int // rank whose input it is, or -1 if it is a shard of a whole
+	what  string
 	epoch uint64
-	other matrix // of a product: the second operand
+}
+
+// wholeDepth stands for the last cut point of any dim.
+const wholeDepth = 9999
+
+// complete says what a result's cell lacks: it is an input, one product over the whole depth, or one of every rank.
+func complete(b *Buffer, what string, size int) error {
+	products := strings.Split(strings.TrimSuffix(what, ";"), ";")
+	if !strings.HasSuffix(what, ";") && !b.Sum && what != "" {
+		return nil // a matrix that came as it is
+	}
+	for i, p := range products {
+		name, depth, _ := strings.Cut(p, "@")
+		if depth != fmt.Sprintf("0-%d", wholeDepth) {
+			return fmt.Errorf("%q is a product over a part of its depth", p)
+		}
+		if b.Sum && !strings.HasPrefix(name, fmt.Sprintf("%03d ", i)) {
+			return fmt.Errorf("%q has no product of rank %d, or two of another", what, i)
+		}
+	}
+	if b.Sum && len(products) != size || !b.Sum && len(products) != 1 {
+		return fmt.Errorf("%q has %d products", what, len(products))
+	}
+	return nil
+}
+
+// productName writes a product over cut points k0 to k1 so that neighbours can be joined and all can be sorted.
+func productName(owner int, a, b string, k0, k1 int32) string {
+	return fmt.Sprintf("%03d %s*%s@%d-%d;", owner, a, b, k0, k1)
+}
+
+// join sorts the products of a sum by name and joins those whose depths meet.
+func join(products []string) string {
+	slices.Sort(products)
+	var out []string
+	for _, p := range products {
+		name, depth, _ := strings.Cut(strings.TrimSuffix(p, ";"), "@")
+		if n := len(out); n > 0 {
+			before, was, _ := strings.Cut(strings.TrimSuffix(out[n-1], ";"), "@")
+			from, to, _ := strings.Cut(depth, "-")
+			start, end, _ := strings.Cut(was, "-")
+			if before == name && end == from {
+				out[n-1] = name + "@" + start + "-" + to + ";"
+				continue
+			}
+		}
+		out = append(out, p)
+	}
+	return strings.Join(out, "")
 }
 
 type simRank struct {
@@ -147,7 +197,7 @@ func (s *simulation) step() (bool, error) {
 	if task.Kind != Notify {
 		value = s.value(c.rank, r.epoch, task)
 	}
-	if task.Kind == Copy || task.Kind == Compute {
+	if task.Kind != Send && task.Kind != Notify {
 		s.fill(task.Peer, task.Dst, value)
 	}
 	remote := false
@@ -194,21 +244,34 @@ func (s *simulation) deliver(d delivery) {
 
 // value is what a task writes when its sources are right.
 func (s *simulation) value(rank int, epoch uint64, t Task) cell {
-	v := s.holds(rank, t.Src, epoch)
-	if t.Kind == Compute {
-		b := s.holds(rank, t.B, epoch)
-		v.other = matrix{b.input, b.from + 1}
+	switch t.Kind {
+	case Compute:
+		a, b := s.holds(rank, t.Src, epoch), s.holds(rank, t.B, epoch)
+		k0, k1 := s.cuts.span(t.Src.Cols)
+		if int(k1) == len(s.cuts.sorted[t.Src.Cols.Dim])-1 {
+			k1 = wholeDepth
+		}
+		return cell{what: productName(rank, a.what, b.what, k0, k1), epoch: epoch}
+	case Reduce:
+		var products []string
+		for _, r := range t.Srcs {
+			products = append(products, strings.SplitAfter(strings.TrimSuffix(s.holds(rank, r, epoch).what, ";"), ";")...)
+		}
+		for i := range products {
+			products[i] = strings.TrimSuffix(products[i], ";") + ";"
+		}
+		return cell{what: join(products), epoch: epoch}
 	}
-	return v
+	return s.holds(rank, t.Src, epoch)
 }
 
 // holds is what the first cell of a region holds.
 func (s *simulation) holds(rank int, r Region, epoch uint64) cell {
-	if b := s.p.Buffers[r.Buffer]; b.Kind == BufInput {
-		if b.Sharded {
-			rank = -1
+	if b := &s.p.Buffers[r.Buffer]; b.Kind == BufInput {
+		if b.Sharded || b.Same {
+			return cell{what: b.Name, epoch: epoch}
 		}
-		return cell{input: r.Buffer, from: rank, epoch: epoch}
+		return cell{what: fmt.Sprintf("%s.%d", b.Name, rank), epoch: epoch}
 	}
 	q := s.cuts.rect(r)
 	return s.cells[cellAt{int32(rank), int32(r.Buffer), q.r0, q.c0}]
@@ -216,12 +279,9 @@ func (s *simulation) holds(rank int, r Region, epoch uint64) cell {
 
 // sources checks that a task's operands are whole and of this epoch.
 func (s *simulation) sources(rank int, t Task) error {
-	var regions []Region
-	switch t.Kind {
-	case Copy, Send:
-		regions = []Region{t.Src}
-	case Compute:
-		regions = []Region{t.Src, t.B}
+	regions := t.sources()
+	if t.Kind == Compute {
+		regions = append(regions, t.B)
 	}
 	epoch := s.ranks[rank].epoch
 	for _, r := range regions {
@@ -270,7 +330,8 @@ func (s *simulation) finish(rank int) error {
 	if r.done < total {
 		return nil
 	}
-	for id, b := range s.p.Buffers {
+	for id := range s.p.Buffers {
+		b := &s.p.Buffers[id]
 		if b.Kind != BufOutput {
 			continue
 		}
@@ -278,8 +339,12 @@ func (s *simulation) finish(rank int) error {
 		q := s.cuts.rect(whole)
 		for row := q.r0; row < q.r1; row++ {
 			for col := q.c0; col < q.c1; col++ {
-				if got := s.cells[cellAt{int32(rank), int32(id), row, col}]; got.epoch != r.epoch {
+				got := s.cells[cellAt{int32(rank), int32(id), row, col}]
+				if got.epoch != r.epoch {
 					return fmt.Errorf("rank %d ends epoch %d with %+v in %s", rank, r.epoch, got, b.Name)
+				}
+				if err := complete(b, got.what, len(s.ranks)); err != nil {
+					return fmt.Errorf("rank %d ends epoch %d with a wrong %s: %w", rank, r.epoch, b.Name, err)
 				}
 			}
 		}
@@ -298,11 +363,13 @@ func TestSimulatedRunsAreRight(t *testing.T) {
 	if testing.Short() {
 		seeds = 5
 	}
-	for _, ppn := range [][]int{{1}, {3}, {1, 1, 1}, {2, 2}, {3, 1}, {2, 3, 1}} {
-		p := mustAG(t, World{PPN: ppn}, 2)
-		for seed := range seeds {
-			if err := simulate(p, seed, 4); err != nil {
-				t.Errorf("%v: %v", ppn, err)
+	for _, m := range planMakers {
+		for _, ppn := range [][]int{{1}, {3}, {1, 1, 1}, {2, 2}, {3, 1}, {2, 3, 1}} {
+			p := m.must(t, World{PPN: ppn}, 2)
+			for seed := range seeds {
+				if err := simulate(p, seed, 4); err != nil {
+					t.Errorf("%s on %v: %v", m.name, ppn, err)
+				}
 			}
 		}
 	}

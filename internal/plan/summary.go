@@ -23,7 +23,7 @@ func Summary(w io.Writer, p *Plan, s Shape, elemSize int64) error {
 	fmt.Fprintf(&b, "plan      %s, %s, %d chunks per shard\n", p.Operator, p.Algorithm, p.Chunks)
 	fmt.Fprintf(&b, "world     %v\n", p.World)
 	fmt.Fprintf(&b, "shape     M=%d N=%d K=%d, %d bytes per element\n", s.M, s.N, s.K, elemSize)
-	fmt.Fprintf(&b, "totals    %d segments, %d transfers, %d notices, %d flags raised\n", counts.Segments, counts.Transfers, counts.Notices, counts.Flags)
+	fmt.Fprintf(&b, "totals    %d segments, %d transfers, %d sums, %d notices, %d flags raised\n", counts.Segments, counts.Transfers, counts.Sums, counts.Notices, counts.Flags)
 	fmt.Fprintf(&b, "heap      %s per rank: %d flags and the landing buffers\n", byteSize(heap), len(p.Flags))
 
 	b.WriteString("\nTasks per rank\n")

@@ -24,7 +24,7 @@ func (t Traffic) Bytes(s Shape, elemSize int64) (Bytes, error) {
 	}{{"intra", t.Intra, &out.Intra}, {"inter", t.Inter, &out.Inter}, {"inter_minimum", t.InterMinimum, &out.InterMinimum}} {
 		var sum checked
 		for _, v := range part.list {
-			sum.add(v.Times, v.Rows.Len(s), v.Cols.Len(s), elemSize)
+			sum.add(v.Times, v.Rows.Len(s), v.Cols.Len(s), v.Elem.Size(elemSize))
 		}
 		if sum.overflow {
 			return Bytes{}, fmt.Errorf("the %s traffic of shape M=%d N=%d K=%d is more than 2^63 bytes", part.name, s.M, s.N, s.K)
@@ -38,6 +38,7 @@ func (t Traffic) Bytes(s Shape, elemSize int64) (Bytes, error) {
 type Counts struct {
 	Transfers int `json:"transfers"` // copies and sends
 	Segments  int `json:"segments"`  // of the product
+	Sums      int `json:"sums"`
 	Notices   int `json:"notices"`
 	Flags     int `json:"flags"` // words that some task raises
 }
@@ -54,6 +55,8 @@ func (p *Plan) Counts() Counts {
 					c.Transfers++
 				case Compute:
 					c.Segments++
+				case Reduce:
+					c.Sums++
 				case Notify:
 					c.Notices++
 				}
@@ -70,21 +73,17 @@ func (p *Plan) Counts() Counts {
 // FlagBytes is the size of one flag in the heap.
 const FlagBytes = 8
 
-// HeapBytes is what a rank's symmetric heap holds for a shape: its flags and its landing buffers (of a
-// sharded one, the largest part), without padding. The error says that the sum does not fit in 64 bits.
+// HeapBytes is what a rank's symmetric heap holds for a shape: its flags, its landing buffers and its shared
+// results (of a sharded one, the largest part), without padding. The error says that the sum does not fit in 64
+// bits.
 func (p *Plan) HeapBytes(s Shape, elemSize int64) (int64, error) {
 	var sum checked
 	sum.add(int64(len(p.Flags)), FlagBytes)
-	for _, b := range p.Buffers {
-		if b.Kind != BufLanding {
-			continue
+	size := p.World.Size()
+	for i := range p.Buffers {
+		if b := &p.Buffers[i]; b.InHeap() {
+			sum.add(b.MaxRows(s, size), s.Of(b.Cols), b.Elem.Size(elemSize))
 		}
-		rows := s.Of(b.Rows)
-		if b.Sharded {
-			size := int64(p.World.Size())
-			rows = rows/size + min(rows%size, 1)
-		}
-		sum.add(rows, s.Of(b.Cols), elemSize)
 	}
 	if sum.overflow {
 		return 0, fmt.Errorf("the landing buffers of shape M=%d N=%d K=%d need more than 2^63 bytes per rank", s.M, s.N, s.K)

@@ -1,7 +1,12 @@
 package plan
 
+import "fmt"
+
 // maxFlagWords bounds ranks times flags, of which tables are made: 40 times what ag_gemm has on 64 x 8 ranks.
 const maxFlagWords = 1 << 27
+
+// maxBuffers is what a BufferID can name.
+const maxBuffers = 1 << 16
 
 // Validate checks what can be seen of each part of a plan on its own: indices in range, ratios that mean
 // something, tasks in queues and between ranks where they belong, operands that fit, regions inside their
@@ -51,8 +56,12 @@ func (p *Plan) validateHead() *Fault {
 	if int64(len(p.Ranks))*int64(len(p.Flags)) > maxFlagWords {
 		return planFault(RuleStructure, "%d flags on %d ranks are more than %d words", len(p.Flags), len(p.Ranks), maxFlagWords)
 	}
+	if len(p.Buffers) > maxBuffers || int64(len(p.Ranks))*int64(len(p.Buffers)) > maxFlagWords {
+		return planFault(RuleStructure, "%d buffers are more than %d, or on %d ranks more than %d", len(p.Buffers), maxBuffers, len(p.Ranks), maxFlagWords)
+	}
 	names := make(map[string]bool)
-	for i, b := range p.Buffers {
+	for i := range p.Buffers {
+		b := &p.Buffers[i]
 		switch {
 		case b.Name == "" || names[b.Name]:
 			return planFault(RuleStructure, "buffer %d has no name of its own: %q", i, b.Name)
@@ -60,6 +69,19 @@ func (p *Plan) validateHead() *Fault {
 			return planFault(RuleStructure, "buffer %q is of kind %v", b.Name, b.Kind)
 		case b.Rows >= numDims || b.Cols >= numDims:
 			return planFault(RuleStructure, "buffer %q has dims %v x %v", b.Name, b.Rows, b.Cols)
+		case int(b.Elem) >= len(elemNames) || b.Elem != ElemOperand && b.Kind != BufLanding:
+			return planFault(RuleStructure, "buffer %q, an %v, has elements of type %v", b.Name, b.Kind, b.Elem)
+		case b.Parts != nil && (!b.Sharded || b.Kind != BufLanding || len(b.Parts) != len(p.Ranks)):
+			return planFault(RuleStructure, "buffer %q names parts of %d ranks; only a sharded landing buffer does so, of all %d", b.Name, len(b.Parts), len(p.Ranks))
+		case b.Same && (b.Kind != BufInput || b.Sharded):
+			return planFault(RuleStructure, "buffer %q is no input that all ranks could have the same of", b.Name)
+		case (b.Sum || b.Shared) && b.Kind != BufOutput:
+			return planFault(RuleStructure, "buffer %q is no output, so it is no sum and not shared", b.Name)
+		}
+		for rank, part := range b.Parts {
+			if part < -1 || int(part) >= len(p.Ranks) {
+				return planFault(RuleStructure, "rank %d holds part %d of buffer %q, which is not there", rank, part, b.Name)
+			}
 		}
 		names[b.Name] = true
 	}
@@ -76,7 +98,7 @@ func (p *Plan) validateHead() *Fault {
 	for _, list := range [][]Volume{p.Declared.Intra, p.Declared.Inter, p.Declared.InterMinimum} {
 		for _, vol := range list {
 			// The bound on Times keeps sums of formulas far from overflow.
-			if vol.Times < 1 || vol.Times > 1<<31 || !vol.Rows.valid() || !vol.Cols.valid() {
+			if vol.Times < 1 || vol.Times > 1<<31 || int(vol.Elem) >= len(elemNames) || !vol.Rows.valid() || !vol.Cols.valid() {
 				return planFault(RuleStructure, "declared traffic of %d x (%v) x (%v) means nothing", vol.Times, vol.Rows, vol.Cols)
 			}
 		}
@@ -87,8 +109,10 @@ func (p *Plan) validateHead() *Fault {
 type validator struct {
 	p           *Plan
 	size        int
-	node, local []int  // of each rank
-	written     []bool // by rank and flag: it is a stamp that has its writer
+	node, local []int   // of each rank
+	written     []bool  // by rank and flag: it is a stamp that has its writer
+	sums        int32   // sums seen so far
+	taken       []int32 // by buffer: 1 + number of the sum that last had it as a source
 }
 
 func (v *validator) task(rank int, role Role, i int) *Fault {
@@ -96,7 +120,7 @@ func (v *validator) task(rank int, role Role, i int) *Fault {
 	fault := func(rule Rule, format string, args ...any) *Fault {
 		return v.p.taskFault(rule, rank, role, i, format, args...)
 	}
-	home := [...]Role{Copy: RoleIntra, Send: RoleSend, Compute: RoleCompute, Notify: RoleSend}
+	home := [...]Role{Copy: RoleIntra, Send: RoleSend, Compute: RoleCompute, Notify: RoleSend, Reduce: RoleReduce}
 	if int(t.Kind) >= len(home) {
 		return fault(RuleStructure, "there is no such task")
 	}
@@ -107,8 +131,10 @@ func (v *validator) task(rank int, role Role, i int) *Fault {
 		return fault(RuleStructure, "there is no rank %d", t.Peer)
 	}
 	switch sameNode := v.node[rank] == v.node[t.Peer]; {
-	case (t.Kind == Compute || t.Kind == Notify) && t.Peer != rank:
+	case (t.Kind == Reduce || t.Kind == Notify) && t.Peer != rank:
 		return fault(RuleLink, "it is done by the rank itself, not with rank %d", t.Peer)
+	case t.Kind == Compute && !sameNode:
+		return fault(RuleLink, "a product is stored on the same node, not at rank %d", t.Peer)
 	case t.Kind == Copy && (!sameNode || t.Peer == rank):
 		return fault(RuleLink, "a copy goes to another rank of the same node, not from rank %d to rank %d", rank, t.Peer)
 	case t.Kind == Send && sameNode:
@@ -136,39 +162,57 @@ type faultFunc func(rule Rule, format string, args ...any) *Fault
 
 func (v *validator) regions(t *Task, rank int, fault faultFunc) *Fault {
 	if t.Kind == Notify {
-		if t.Src != (Region{}) || t.B != (Region{}) || t.Dst != (Region{}) {
+		if t.Src != (Region{}) || t.B != (Region{}) || t.Dst != (Region{}) || t.Srcs != nil {
 			return fault(RuleStructure, "a notice has no operands")
 		}
 		return nil
 	}
-	if f := v.region("source", t.Src, rank, fault); f != nil {
-		return f
-	}
 	if f := v.region("destination", t.Dst, t.Peer, fault); f != nil {
 		return f
 	}
-	if dst := v.p.Buffers[t.Dst.Buffer]; dst.Kind == BufInput {
+	dst := &v.p.Buffers[t.Dst.Buffer]
+	switch {
+	case dst.Kind == BufInput:
 		return fault(RuleStructure, "%q is an input and never written", dst.Name)
+	case t.Peer != rank && !dst.InHeap():
+		return fault(RuleLink, "%q of rank %d is not in the heap, so no other rank can write it", dst.Name, t.Peer)
+	case t.Kind != Compute && t.B != (Region{}):
+		return fault(RuleStructure, "a %v has no second operand", t.Kind)
+	case t.Kind != Reduce && t.Srcs != nil:
+		return fault(RuleStructure, "a %v has one source", t.Kind)
 	}
-	if t.Kind != Compute {
-		if t.B != (Region{}) {
-			return fault(RuleStructure, "a %v has no second operand", t.Kind)
-		}
-		if !t.Src.Rows.same(t.Dst.Rows) || !t.Src.Cols.same(t.Dst.Cols) {
-			return fault(RuleMeaning, "it puts [%v, %v] where [%v, %v] belongs", t.Src.Rows, t.Src.Cols, t.Dst.Rows, t.Dst.Cols)
-		}
-		return nil
+	if t.Kind == Reduce {
+		return v.sum(t, rank, fault)
 	}
+	if f := v.region("source", t.Src, rank, fault); f != nil {
+		return f
+	}
+	if t.Kind == Compute {
+		return v.product(t, rank, fault)
+	}
+	if !t.Src.Rows.same(t.Dst.Rows) || !t.Src.Cols.same(t.Dst.Cols) {
+		return fault(RuleMeaning, "it puts [%v, %v] where [%v, %v] belongs", t.Src.Rows, t.Src.Cols, t.Dst.Rows, t.Dst.Cols)
+	}
+	if src := &v.p.Buffers[t.Src.Buffer]; src.Elem != dst.Elem {
+		return fault(RuleStructure, "it puts elements of type %v of %q into %q, which has elements of type %v", src.Elem, src.Name, dst.Name, dst.Elem)
+	}
+	return nil
+}
+
+// product checks the operands of a Compute task. Any part of the depth may be multiplied; that the parts make a
+// whole is seen where they are added.
+func (v *validator) product(t *Task, rank int, fault faultFunc) *Fault {
 	if f := v.region("second operand", t.B, rank, fault); f != nil {
 		return f
 	}
-	src, b := v.p.Buffers[t.Src.Buffer], v.p.Buffers[t.B.Buffer]
-	depth := All(src.Cols)
+	src, b := &v.p.Buffers[t.Src.Buffer], &v.p.Buffers[t.B.Buffer]
 	switch {
 	case t.Src.Buffer == t.B.Buffer || t.Src.Buffer == t.Dst.Buffer || t.B.Buffer == t.Dst.Buffer:
 		return fault(RuleStructure, "operands and result need three buffers")
-	case !t.Src.Cols.same(depth) || !t.B.Cols.same(depth):
-		return fault(RuleMeaning, "the product runs over [%v] of %q and [%v] of %q, not over %v of both", t.Src.Cols, src.Name, t.B.Cols, b.Name, depth)
+	case src.Elem != ElemOperand || b.Elem != ElemOperand:
+		return fault(RuleStructure, "operands of a product have the operator's type, but %q has %v and %q %v", src.Name, src.Elem, b.Name, b.Elem)
+	case !t.Src.Cols.same(t.B.Cols):
+		return fault(RuleMeaning, "the product runs over [%v] of %q but [%v] of %q", t.Src.Cols, src.Name, t.B.Cols, b.Name)
 	case !t.Dst.Rows.same(t.Src.Rows):
 		return fault(RuleMeaning, "rows [%v] of the first operand become rows [%v] of the result", t.Src.Rows, t.Dst.Rows)
 	case !t.Dst.Cols.same(t.B.Rows):
@@ -177,12 +221,42 @@ func (v *validator) regions(t *Task, rank int, fault faultFunc) *Fault {
 	return nil
 }
 
+// sum checks the operands of a Reduce task: the same region of as many buffers.
+func (v *validator) sum(t *Task, rank int, fault faultFunc) *Fault {
+	if t.Src != (Region{}) {
+		return fault(RuleStructure, "a sum has a list of sources, not one")
+	}
+	if len(t.Srcs) == 0 {
+		return fault(RuleStructure, "a sum of nothing")
+	}
+	for i, src := range t.Srcs {
+		if f := v.region(fmt.Sprintf("source %d", i), src, rank, fault); f != nil {
+			return f
+		}
+		if v.taken == nil {
+			v.taken = make([]int32, len(v.p.Buffers))
+		}
+		b := &v.p.Buffers[src.Buffer]
+		switch {
+		case b.Kind == BufInput:
+			return fault(RuleStructure, "source %d is %q, an input and no partial sum", i, b.Name)
+		case src.Buffer == t.Dst.Buffer || v.taken[src.Buffer] == v.sums+1:
+			return fault(RuleStructure, "source %d is %q again; each source has a slot of its own, and so has the result", i, b.Name)
+		case !src.Rows.same(t.Dst.Rows) || !src.Cols.same(t.Dst.Cols):
+			return fault(RuleMeaning, "it adds [%v, %v] of %q to [%v, %v]", src.Rows, src.Cols, b.Name, t.Dst.Rows, t.Dst.Cols)
+		}
+		v.taken[src.Buffer] = v.sums + 1
+	}
+	v.sums++
+	return nil
+}
+
 // region checks one operand in the memory of the rank that holds it.
 func (v *validator) region(what string, r Region, holder int, fault faultFunc) *Fault {
 	if int(r.Buffer) >= len(v.p.Buffers) {
 		return fault(RuleStructure, "the %s is in buffer %d, which is not there", what, r.Buffer)
 	}
-	b := v.p.Buffers[r.Buffer]
+	b := &v.p.Buffers[r.Buffer]
 	if !r.Rows.valid() || !r.Cols.valid() || r.Rows.Dim != b.Rows || r.Cols.Dim != b.Cols {
 		return fault(RuleStructure, "the %s names no part of a %v x %v matrix", what, b.Rows, b.Cols)
 	}

@@ -1,7 +1,5 @@
 package plan
 
-import "fmt"
-
 // Verify proves a plan, for every shape and every number of workers per role, or refuses it with a *Fault that
 // names the place. What holds of a plan that passes:
 //
@@ -12,8 +10,9 @@ import "fmt"
 //     epoch and from one to the next; a read sees bytes that were written in its epoch; a result is written by
 //     another rank only while it is not the caller's;
 //   - counters count one epoch at a time, and stamps from other nodes arrive in order;
-//   - every part of every result is written once, as the product over the whole depth of one matrix with
-//     another, rows and columns in their places;
+//   - every part of every result is written once, rows and columns in their places: as the product over the whole
+//     depth of one matrix with another, or as the sum of such products, one of each rank's own operands, each part of
+//     the depth added once and in the order of ranks;
 //   - what crosses links is what is declared, as formulas, hence for all shapes; between nodes data and
 //     notices stay on their rails and flags are stamps.
 //
@@ -43,116 +42,52 @@ func verify(p *Plan) *Fault {
 	if f := m.check(); f != nil {
 		return f
 	}
+	if f := g.checkResults(); f != nil {
+		return f
+	}
 	return m.checkTraffic()
-}
-
-// matrix is what a buffer's bytes are: (a part of) an input, of all ranks together if it is sharded, else of one.
-type matrix struct {
-	input BufferID
-	rank  int // -1 if the input is sharded: one matrix for all
-}
-
-func (x matrix) String(p *Plan) string {
-	if x.rank < 0 {
-		return fmt.Sprintf("%q", p.bufferName(x.input))
-	}
-	return fmt.Sprintf("%q of rank %d", p.bufferName(x.input), x.rank)
-}
-
-// checkMeaning follows the matrices from the inputs through copies into landing buffers and products. A landing
-// buffer at a rank holds parts of one matrix only (Validate saw that the parts are in their places), and all
-// parts of a result are products of the same two.
-func (g *graph) checkMeaning() *Fault {
-	p := g.p
-	buffers := len(p.Buffers)
-	const unknown = -2
-	holds := make([]matrix, len(p.Ranks)*buffers) // by rank and buffer
-	for i := range holds {
-		b := i % buffers
-		switch {
-		case p.Buffers[b].Kind != BufInput:
-			holds[i].rank = unknown
-		case p.Buffers[b].Sharded:
-			holds[i] = matrix{BufferID(b), -1}
-		default:
-			holds[i] = matrix{BufferID(b), i / buffers}
-		}
-	}
-	// In this order a source is known before it is used, if the waits are right; the rounds end in any case, since
-	// each but the last teaches what one more buffer holds.
-	for learned := true; learned; {
-		learned = false
-		for _, id := range g.order {
-			t := g.tasks[id]
-			if t.Kind != Copy && t.Kind != Send {
-				continue
-			}
-			src, dst := holds[int(g.rank[id])*buffers+int(t.Src.Buffer)], &holds[t.Peer*buffers+int(t.Dst.Buffer)]
-			switch {
-			case src.rank == unknown || src == *dst:
-			case dst.rank == unknown:
-				*dst, learned = src, true
-			default:
-				f := g.fault(RuleMeaning, id, "it brings a part of %s to rank %d, where others bring parts of %s", src.String(p), t.Peer, dst.String(p))
-				f.Buffer = p.bufferName(t.Dst.Buffer)
-				return f
-			}
-		}
-	}
-	products := make([][2]matrix, len(holds))
-	known := make([]bool, len(holds))
-	for id, t := range g.tasks {
-		if t.Kind != Compute {
-			continue
-		}
-		at := int(g.rank[id]) * buffers
-		product := [2]matrix{holds[at+int(t.Src.Buffer)], holds[at+int(t.B.Buffer)]}
-		if product[0].rank == unknown || product[1].rank == unknown {
-			continue // nothing is ever copied there: the check of the memory says so, with the place
-		}
-		result := at + int(t.Dst.Buffer)
-		if known[result] && products[result] != product {
-			f := g.fault(RuleMeaning, int32(id), "it multiplies %s by %s; other parts of this result are products of %s by %s",
-				product[0].String(p), product[1].String(p), products[result][0].String(p), products[result][1].String(p))
-			f.Buffer = p.bufferName(t.Dst.Buffer)
-			return f
-		}
-		products[result], known[result] = product, true
-	}
-	return nil
 }
 
 // checkTraffic holds what the tasks move against what is declared.
 func (m *memory) checkTraffic() *Fault {
 	g := m.g
-	type area struct{ rows, cols Span }
+	type area struct {
+		elem       Elem
+		rows, cols Span
+	}
 	var moved [2]map[area]int64
 	for i := range moved {
 		moved[i] = make(map[area]int64)
 	}
-	for _, t := range g.tasks {
-		switch t.Kind {
-		case Copy:
-			moved[0][area{t.Dst.Rows, t.Dst.Cols}]++
-		case Send:
-			moved[1][area{t.Dst.Rows, t.Dst.Cols}]++
+	for id, t := range g.tasks {
+		if rank := int(g.rank[id]); t.Peer != rank {
+			link := 0
+			if g.node[t.Peer] != g.node[rank] {
+				link = 1
+			}
+			moved[link][area{g.p.Buffers[t.Dst.Buffer].Elem, t.Dst.Rows, t.Dst.Cols}]++
 		}
 	}
 	s := Shape{M: 10007, N: 1009, K: 2003} // primes, so that no rounding hides a difference
 	for i, declared := range [][]Volume{g.p.Declared.Intra, g.p.Declared.Inter} {
-		sum := make(formula)
+		var sum [len(elemNames)]formula
+		for elem := range sum {
+			sum[elem] = make(formula)
+		}
 		var volumes []Volume
 		for a, n := range moved[i] {
-			sum.add(m.cuts, n, a.rows, a.cols)
-			volumes = append(volumes, Volume{n, a.rows, a.cols})
+			sum[a.elem].add(m.cuts, n, a.rows, a.cols)
+			volumes = append(volumes, Volume{n, a.elem, a.rows, a.cols})
 		}
 		for _, v := range declared {
-			sum.add(m.cuts, -v.Times, v.Rows, v.Cols)
+			sum[v.Elem].add(m.cuts, -v.Times, v.Rows, v.Cols)
 		}
-		if len(sum) > 0 {
-			where := [...]string{"within nodes", "between nodes"}[i]
-			return planFault(RuleTraffic, "the traffic %s is not what is declared: at M=%d N=%d K=%d tasks move %d elements, declared are %d",
-				where, s.M, s.N, s.K, Elements(volumes, s), Elements(declared, s))
+		for elem, rest := range sum {
+			if len(rest) > 0 {
+				where := [...]string{"within nodes", "between nodes"}[i]
+				return planFault(RuleTraffic, "the traffic %s is not what is declared: at M=%d N=%d K=%d tasks move %d elements, declared are %d; those of type %v differ",
+					where, s.M, s.N, s.K, Elements(volumes, s), Elements(declared, s), Elem(elem))
+			}
 		}
 	}
 	if least, all := Elements(g.p.Declared.InterMinimum, s), Elements(g.p.Declared.Inter, s); least > all {

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/mkrun/mkrun/internal/config"
@@ -34,9 +36,11 @@ type Request struct {
 	Net         engine.Net
 	WaitTimeout time.Duration
 
-	Chunks  int
-	Tile    int
-	Workers [plan.NumRoles]int
+	Chunks    int
+	Algorithm string    // of an operator that has several; "" or "auto": chosen by size
+	Partials  plan.Elem // type in which partial sums travel
+	Tile      int
+	Workers   [plan.NumRoles]int
 }
 
 // Resolved is a run that can start.
@@ -74,6 +78,25 @@ func (r Request) Resolve() (*Resolved, error) {
 	return out, nil
 }
 
+// fewBytes is the size of a result up to which an all-reduce sends more bytes in fewer steps: about what a link of
+// 25 GB/s carries in the 10 us that a step between nodes takes.
+const fewBytes = 256 << 10
+
+// algorithm chooses one of the operator's algorithms.
+func (r Request) algorithm(s plan.Shape, d engine.DType) (string, error) {
+	known := operator.Algorithms(r.Operator)
+	switch {
+	case known == nil && r.Algorithm == "" || slices.Contains(known, r.Algorithm):
+		return r.Algorithm, nil
+	case known != nil && (r.Algorithm == "" || r.Algorithm == "auto"):
+		if slices.Contains(known, plan.OneShot) && s.M <= fewBytes/d.Size()/max(1, s.N) {
+			return plan.OneShot, nil
+		}
+		return known[0], nil
+	}
+	return "", fmt.Errorf("--algorithm %s: %s knows auto, %s", r.Algorithm, r.Operator, strings.Join(known, ", "))
+}
+
 // ResolvePlan is Resolve for those who only want to look at the plan: it may be for a larger machine.
 func (r Request) ResolvePlan() (*Resolved, error) {
 	if err := r.World.Validate(); err != nil {
@@ -91,6 +114,10 @@ func (r Request) ResolvePlan() (*Resolved, error) {
 	dtype, err := engine.ParseDType(r.DType)
 	if err != nil {
 		return nil, fmt.Errorf("--dtype: %w", err)
+	}
+	algorithm, err := r.algorithm(shape, dtype)
+	if err != nil {
+		return nil, err
 	}
 	out.Net = "none"
 	fabric := ""
@@ -112,12 +139,14 @@ func (r Request) ResolvePlan() (*Resolved, error) {
 	out.Source, out.SourceWhy = choice.Source, choice.Why
 	out.Run = operator.RunSpec{
 		Operator: r.Operator, Shape: shape, DType: dtype, World: r.World,
-		Chunks: first(r.Chunks, choice.Settings.Chunks, defaultChunks(shape.M, r.World.Size())),
-		Tile:   first(r.Tile, choice.Settings.TileM),
-		Net:    r.Net, Check: r.Check, Warmup: r.Warmup, Iters: r.Iters, Seed: r.Seed, WaitTimeout: r.WaitTimeout,
+		Chunks:    first(r.Chunks, choice.Settings.Chunks, defaultChunks(shape.M, r.World.Size())),
+		Algorithm: algorithm, Partials: r.Partials,
+		Tile: first(r.Tile, choice.Settings.TileM),
+		Net:  r.Net, Check: r.Check, Warmup: r.Warmup, Iters: r.Iters, Seed: r.Seed, WaitTimeout: r.WaitTimeout,
 	}
 	out.Run.Workers[plan.RoleIntra] = first(r.Workers[plan.RoleIntra], choice.Settings.Intra, 1)
 	out.Run.Workers[plan.RoleSend] = first(r.Workers[plan.RoleSend], choice.Settings.Send, 1)
+	out.Run.Workers[plan.RoleReduce] = first(r.Workers[plan.RoleReduce], choice.Settings.Reduce, 1)
 	// Ranks that share this host share its cores.
 	out.Run.Workers[plan.RoleCompute] = first(r.Workers[plan.RoleCompute], choice.Settings.Compute, max(1, runtime.NumCPU()/r.World.Size()))
 	if err := out.Run.Validate(); err != nil {

@@ -190,9 +190,15 @@ func (in *instance) open(ctx context.Context) error {
 		}
 	}
 	in.buffers = make([][]uint16, len(p.Buffers))
-	for i, b := range p.Buffers {
-		if b.Kind != plan.BufLanding {
-			in.buffers[i] = make([]uint16, b.RowSpan(me, p.World.Size()).Len(in.cfg.Shape)*in.cfg.Shape.Of(b.Cols))
+	for i := range p.Buffers {
+		b := &p.Buffers[i]
+		n := b.RowSpan(me, p.World.Size()).Len(in.cfg.Shape) * in.cfg.Shape.Of(b.Cols)
+		switch {
+		case b.Kind == plan.BufLanding:
+		case b.InHeap():
+			in.buffers[i] = in.heap().elements(in.lay.landing[i], n)
+		default:
+			in.buffers[i] = make([]uint16, n)
 		}
 	}
 	if err := in.compile(); err != nil {

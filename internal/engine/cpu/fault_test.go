@@ -295,7 +295,7 @@ func TestOpenRefuses(t *testing.T) {
 		"no world":  {func(c *engine.Config) { c.Plan = &plan.Plan{} }, "at least one node"},
 		"tile":      {func(c *engine.Config) { c.Tile = -1 }, "tile of -1"},
 	} {
-		cfg := engine.Config{Plan: p, Shape: small, Workers: [plan.NumRoles]int{1, 1, 1}, WaitTimeout: time.Second,
+		cfg := engine.Config{Plan: p, Shape: small, Workers: [plan.NumRoles]int{1, 1, 1, 1}, WaitTimeout: time.Second,
 			Bootstrap: enginetest.NewWorld(1).Rank(0)}
 		c.edit(&cfg)
 		in, err := New().Open(t.Context(), cfg)
@@ -320,7 +320,7 @@ func openFails(t *testing.T, p *plan.Plan, edit func(rank int, cfg *engine.Confi
 	}()
 	j := &job{ranks: make([]engine.Instance, size)}
 	return j.each(func(rank int) error {
-		cfg := engine.Config{Rank: rank, Plan: p, Shape: small, Workers: [plan.NumRoles]int{1, 1, 1},
+		cfg := engine.Config{Rank: rank, Plan: p, Shape: small, Workers: [plan.NumRoles]int{1, 1, 1, 1},
 			WaitTimeout: 500 * time.Millisecond, Bootstrap: boot.Rank(rank)}
 		edit(rank, &cfg)
 		in, err := New().Open(t.Context(), cfg)

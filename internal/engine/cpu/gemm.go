@@ -22,11 +22,12 @@ const (
 	hotRows = 24
 )
 
-// rect is a rectangle of a row-major matrix of 16-bit elements.
+// rect is a rectangle of a row-major matrix, as 16-bit words: one per element, or two if these are fp32.
 type rect struct {
 	bits       []uint16 // from the first element on
-	rows, cols int64
+	rows, cols int64    // columns and stride in words
 	stride     int64
+	fp32       bool
 }
 
 func (r rect) row(i int64) []uint16 { return r.bits[i*r.stride : i*r.stride+r.cols] }
@@ -70,19 +71,24 @@ func (p *panel) fill(d engine.DType, src rect, from, n int64, pool *panelPool) {
 		}
 		for q := int64(0); q < src.cols; q += depth {
 			width := min(depth, src.cols-q)
+			padded := pad(width)
 			for i := range n {
-				at := q*n + i*width
-				d.Widen(p.data[at:at+width], src.row(from + i)[q:q+width])
+				at := q*n + i*padded
+				widen(d, p.data[at:at+width], src.row(from + i)[q:q+width])
+				clear(p.data[at+width : at+padded])
 			}
 		}
 	})
 }
 
-// widen converts a multiple of 8 elements.
+// pad rounds columns up to what products are made of: parts of a depth have any number.
+func pad(cols int64) int64 { return (cols + 7) &^ 7 }
+
+// widen converts elements; dst has as many.
 func widen(d engine.DType, dst []float32, src []uint16) {
-	if haveAVX2 && d == engine.BF16 {
-		widenBF16(&dst[0], &src[0], len(dst))
-		return
+	if n := len(src) &^ 7; n > 0 && haveAVX2 && d == engine.BF16 {
+		widenBF16(&dst[0], &src[0], n)
+		dst, src = dst[n:], src[n:]
 	}
 	d.Widen(dst, src)
 }
@@ -101,11 +107,12 @@ type operand struct {
 
 func newOperand(src rect, tile int64) *operand {
 	o := &operand{src: src, panels: make([]panel, ceilDiv(src.rows, tile))}
-	data := make([]float32, src.rows*src.cols)
+	cols := pad(src.cols)
+	data := make([]float32, src.rows*cols)
 	for j := range o.panels {
 		from := int64(j) * tile
 		n := min(tile, src.rows-from)
-		o.panels[j].data = data[from*src.cols : (from+n)*src.cols]
+		o.panels[j].data = data[from*cols : (from+n)*cols]
 	}
 	return o
 }
@@ -167,12 +174,11 @@ func (s *segment) multiply(d engine.DType, n int64, sum []float32, spare *panelP
 			m, n := min(block, rows-i), min(block, cols-j)
 			clear(sum)
 			for q := int64(0); q < src.cols; q += depth {
-				width := min(depth, src.cols-q)
+				width := pad(min(depth, src.cols-q))
 				accumulate(sum, strip.a.part(rows, i, q, width), b.part(cols, j, q, width), int(m), int(n), int(width))
 			}
 			for r := range m {
-				out := dst.row(row0 + i + r)[col0+j : col0+j+n]
-				d.Narrow(out, sum[r*block:r*block+n])
+				dst.store(d, row0+i+r, col0+j, sum[r*block:r*block+n])
 			}
 		}
 	}

@@ -75,7 +75,8 @@ func (l *inLink) compile() error {
 				if c.dst, err = in.region(me, t.Dst); err != nil {
 					return fmt.Errorf("rank %d, %s: %w", l.peer, c.name, err)
 				}
-				if n := 2 * t.Src.Elements(in.cfg.Shape); n != c.dst.size() {
+				elem := in.cfg.Plan.Buffers[t.Src.Buffer].Elem.Size(in.cfg.DType.Size())
+				if n := elem * t.Src.Elements(in.cfg.Shape); n != c.dst.size() {
 					return fmt.Errorf("rank %d, %s: sends %d bytes into a region of %d", l.peer, c.name, n, c.dst.size())
 				}
 			}

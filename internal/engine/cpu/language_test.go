@@ -61,7 +61,7 @@ func columnPlan() *plan.Plan {
 
 func TestExecutorKnowsTheLanguageNotTheOperator(t *testing.T) {
 	for _, s := range []plan.Shape{{M: 9, N: 5, K: 24}, {M: 1, N: 3, K: 8}, {M: 0, N: 3, K: 8}, {M: 4, N: 0, K: 8}, {M: 300, N: 2, K: 512}} {
-		for _, o := range []options{{}, {mapped: true}, {net: engine.Net{Reorder: true, Seed: 3, BandwidthGBs: 1}}, {workers: [plan.NumRoles]int{2, 2, 2}}} {
+		for _, o := range []options{{}, {mapped: true}, {net: engine.Net{Reorder: true, Seed: 3, BandwidthGBs: 1}}, {workers: [plan.NumRoles]int{2, 2, 2, 2}}} {
 			t.Run(fmt.Sprintf("%v/mapped=%v/reorder=%v/workers=%v", s, o.mapped, o.net.Reorder, o.workers), func(t *testing.T) {
 				j := openJob(t, columnPlan(), s, o)
 				for epoch := range uint64(3) {

@@ -30,18 +30,14 @@ func newLayout(p *plan.Plan, s plan.Shape, d engine.DType) (layout, error) {
 	if err != nil {
 		return l, err
 	}
-	for i, b := range p.Buffers {
+	for i := range p.Buffers {
+		b := &p.Buffers[i]
 		l.landing[i] = -1
-		if b.Kind != plan.BufLanding {
+		if !b.InHeap() {
 			continue
 		}
-		// A sharded landing buffer gets room for the largest shard, so that offsets stay equal.
-		rows := s.Of(b.Rows)
-		if b.Sharded {
-			size := int64(p.World.Size())
-			rows = (rows + size - 1) / size
-		}
-		n, err := matrixBytes(rows, s.Of(b.Cols), d.Size())
+		// A sharded buffer gets room for the largest shard, so that offsets stay equal.
+		n, err := matrixBytes(b.MaxRows(s, p.World.Size()), s.Of(b.Cols), b.Elem.Size(d.Size()))
 		if err != nil {
 			return l, fmt.Errorf("buffer %s: %w", b.Name, err)
 		}

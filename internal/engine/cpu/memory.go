@@ -26,8 +26,9 @@ func (e *Engine) HostMemory(cfg engine.Config) (int64, error) {
 		}
 		return nil
 	}
-	for _, b := range p.Buffers {
-		if b.Kind == plan.BufLanding {
+	for i := range p.Buffers {
+		b := &p.Buffers[i]
+		if b.InHeap() {
 			continue
 		}
 		if err := add(b.RowSpan(cfg.Rank, p.World.Size()).Len(s), s.Of(b.Cols), cfg.DType.Size()); err != nil {
@@ -35,18 +36,21 @@ func (e *Engine) HostMemory(cfg engine.Config) (int64, error) {
 		}
 	}
 	seen := map[plan.Region]bool{}
+	deepest := int64(0)
 	for _, t := range p.Ranks[cfg.Rank].Queues[plan.RoleCompute] {
 		if t.Kind != plan.Compute || seen[t.B] {
 			continue
 		}
 		seen[t.B] = true
-		if err := add(t.B.Rows.Len(s), t.B.Cols.Len(s), 4); err != nil {
+		cols := pad(t.B.Cols.Len(s))
+		deepest = max(deepest, cols)
+		if err := add(t.B.Rows.Len(s), cols, 4); err != nil {
 			return 0, err
 		}
 	}
 	// Row panels of A: about one per worker, never more than there are rows.
 	panels := min(int64(cfg.Workers[plan.RoleCompute]+1)*tileOf(cfg), s.M)
-	if err := add(panels, s.K, 4); err != nil {
+	if err := add(panels, deepest, 4); err != nil {
 		return 0, err
 	}
 	return need, nil

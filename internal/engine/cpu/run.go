@@ -55,6 +55,8 @@ type worker struct {
 	role   plan.Role
 	epoch  uint64
 	sum    []float32 // scratch of products
+	row    []float32 // scratch of sums
+	next   []float32
 	waited time.Duration
 	intra  int64 // bytes
 	inter  int64 // bytes
@@ -139,6 +141,11 @@ func (w *worker) execute(t *task, part int64) error {
 		if t.segment.open.Add(-1) > 0 {
 			return nil // whoever finishes the last tile signals
 		}
+		if t.intra {
+			w.intra += t.dst.size()
+		}
+	case plan.Reduce:
+		w.reduce(in.cfg.DType, t.dst, t.srcs)
 	}
 	for _, peer := range t.far {
 		n, err := peer.send(t, w.epoch)

@@ -1,6 +1,7 @@
 package cpu
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/mkrun/mkrun/internal/plan"
@@ -13,6 +14,7 @@ type task struct {
 	plan  *plan.Task
 
 	src, dst rect
+	srcs     []rect       // of a sum
 	intra    bool         // dst is another rank's memory
 	near     []nearSignal // flags of ranks of this node
 	far      []*outLink   // ranks of other nodes that the task writes to or signals
@@ -49,7 +51,7 @@ func (in *instance) region(rank int, r plan.Region) (rect, error) {
 	if int(r.Buffer) >= len(p.Buffers) {
 		return rect{}, fmt.Errorf("there is no buffer %d", r.Buffer)
 	}
-	b := p.Buffers[r.Buffer]
+	b := &p.Buffers[r.Buffer]
 	first, last := b.RowSpan(rank, p.World.Size()).At(shape)
 	stride := shape.Of(b.Cols)
 	row0, row1 := r.Rows.At(shape)
@@ -58,13 +60,15 @@ func (in *instance) region(rank int, r plan.Region) (rect, error) {
 		return rect{}, fmt.Errorf("rows [%d,%d) and columns [%d,%d) are not within rank %d's part of buffer %s, rows [%d,%d) and %d columns",
 			row0, row1, col0, col1, rank, b.Name, first, last, stride)
 	}
-	out := rect{rows: row1 - row0, cols: col1 - col0, stride: stride}
+	words := b.Elem.Size(in.cfg.DType.Size()) / 2
+	stride, col0, col1 = stride*words, col0*words, col1*words
+	out := rect{rows: row1 - row0, cols: col1 - col0, stride: stride, fp32: b.Elem == plan.ElemFP32}
 	if out.rows == 0 || out.cols == 0 {
 		return out, nil
 	}
 	var memory []uint16
 	switch {
-	case b.Kind == plan.BufLanding:
+	case b.InHeap():
 		memory = in.heaps[rank].elements(in.lay.landing[r.Buffer], (last-first)*stride)
 	case rank == in.cfg.Rank:
 		memory = in.buffers[r.Buffer]
@@ -119,11 +123,27 @@ func (in *instance) compileTask(t *task) error {
 		far[q.Peer] = true
 		t.src, err = in.region(me, q.Src)
 	case plan.Compute:
+		if !p.World.SameNode(me, q.Peer) {
+			return fmt.Errorf("stores its product at rank %d, which is on another node", q.Peer)
+		}
+		t.intra = q.Peer != me
 		if t.src, err = in.region(me, q.Src); err == nil {
-			t.dst, err = in.region(me, q.Dst)
+			t.dst, err = in.region(q.Peer, q.Dst)
 		}
 		if err == nil {
 			err = in.compileProduct(t)
+		}
+	case plan.Reduce:
+		t.dst, err = in.region(me, q.Dst)
+		for i := 0; i < len(q.Srcs) && err == nil; i++ {
+			var src rect
+			if src, err = in.region(me, q.Srcs[i]); err == nil && (src.rows != t.dst.rows || src.elements() != t.dst.elements()) {
+				err = fmt.Errorf("adds %d x %d elements to %d x %d", src.rows, src.elements(), t.dst.rows, t.dst.elements())
+			}
+			t.srcs = append(t.srcs, src)
+		}
+		if len(q.Srcs) == 0 {
+			err = errors.New("a sum of nothing")
 		}
 	case plan.Notify:
 	default:
@@ -132,7 +152,7 @@ func (in *instance) compileTask(t *task) error {
 	if err != nil {
 		return err
 	}
-	if q.Kind == plan.Copy && (t.src.rows != t.dst.rows || t.src.cols != t.dst.cols) {
+	if q.Kind == plan.Copy && (t.src.rows != t.dst.rows || t.src.cols != t.dst.cols || t.src.fp32 != t.dst.fp32) {
 		return fmt.Errorf("copies %d x %d elements onto %d x %d", t.src.rows, t.src.cols, t.dst.rows, t.dst.cols)
 	}
 	for _, s := range q.Signals {
@@ -164,16 +184,19 @@ func (in *instance) compileProduct(t *task) error {
 	if err != nil {
 		return err
 	}
-	if t.src.cols != src.cols || t.dst.rows != t.src.rows || t.dst.cols != src.rows {
+	if t.src.fp32 || src.fp32 {
+		return errors.New("multiplies fp32 elements; operands have the operator's type")
+	}
+	if t.src.cols != src.cols || t.dst.rows != t.src.rows || t.dst.elements() != src.rows {
 		return fmt.Errorf("the product of %d x %d and (%d x %d)ᵀ does not have %d x %d elements",
-			t.src.rows, t.src.cols, src.rows, src.cols, t.dst.rows, t.dst.cols)
+			t.src.rows, t.src.cols, src.rows, src.cols, t.dst.rows, t.dst.elements())
 	}
 	b := in.operands[t.plan.B]
 	if b == nil {
 		b = newOperand(src, in.tile)
 		in.operands[t.plan.B] = b
 	}
-	in.spare.size = max(in.spare.size, min(in.tile, t.src.rows)*t.src.cols)
+	in.spare.size = max(in.spare.size, min(in.tile, t.src.rows)*pad(t.src.cols))
 	t.segment = newSegment(t, b, in.tile)
 	return nil
 }

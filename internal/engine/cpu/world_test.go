@@ -41,7 +41,7 @@ type options struct {
 func openJob(t testing.TB, p *plan.Plan, s plan.Shape, o options) *job {
 	t.Helper()
 	if o.workers == [plan.NumRoles]int{} {
-		o.workers = [plan.NumRoles]int{1, 1, 1}
+		o.workers = [plan.NumRoles]int{1, 1, 1, 1}
 	}
 	if o.timeout == 0 {
 		o.timeout = 20 * time.Second
@@ -217,10 +217,10 @@ func TestSameBitsWhateverTheOrder(t *testing.T) {
 	var want [][]uint16
 	for i, v := range []options{
 		{},
-		{workers: [plan.NumRoles]int{3, 2, 2}},
-		{mapped: true, workers: [plan.NumRoles]int{2, 1, 1}},
+		{workers: [plan.NumRoles]int{3, 2, 2, 2}},
+		{mapped: true, workers: [plan.NumRoles]int{2, 1, 1, 1}},
 		{tile: 16}, {tile: 7}, {tile: 200},
-		{net: engine.Net{Reorder: true, Seed: 1}, workers: [plan.NumRoles]int{2, 2, 2}},
+		{net: engine.Net{Reorder: true, Seed: 1}, workers: [plan.NumRoles]int{2, 2, 2, 2}},
 		{net: engine.Net{Reorder: true, Seed: 2, Latency: time.Millisecond, BandwidthGBs: 0.1}},
 	} {
 		for _, chunks := range []int{1, 3} {
