@@ -19,7 +19,7 @@ CUDA_KERNEL_OBJECTS := $(patsubst cuda/%.cu,$(CUDA_OUT)/%.o,$(wildcard cuda/kern
 CUDA_GPU_PROGRAMS := $(patsubst cuda/tests/gpu_%.cu,build/gpu_%,$(wildcard cuda/tests/gpu_*.cu))
 
 .PHONY: cuda cuda-test clean-cuda
-cuda: $(CUDA_LIB) $(CUDA_GPU_PROGRAMS)
+cuda: $(CUDA_LIB) $(CUDA_GPU_PROGRAMS) build/example_ag_gemm
 
 $(CUDA_ROOT_FILE): scripts/cuda-toolchain.sh
 	@mkdir -p $(@D)
@@ -45,6 +45,10 @@ build/gpu_%: cuda/tests/gpu_%.cu $(CUDA_HEADERS) $(CUDA_LIB)
 	$(CUDA_ROOT)/bin/nvcc -std=c++17 -O2 $(CUDA_GENCODE) -Icuda $< -o $@ -Lbuild -lmkernel -Xlinker -rpath,'$$ORIGIN' \
 	  -Xcompiler -static-libstdc++ -lpthread
 
+build/example_ag_gemm: examples/c/ag_gemm.c cuda/include/mkernel.h $(CUDA_LIB)
+	$(CC) -std=c11 -O2 -Wall -Wextra -Icuda/include -isystem $(CUDA_ROOT)/include $< -o $@ -Lbuild -lmkernel \
+	  -Wl,-rpath,'$$ORIGIN' $(CUDA_LINK) -lm
+
 # Host-side tests with address and undefined-behaviour sanitizers.
 CUDA_TEST_FLAGS := -O1 -g -Wall -Wextra -Wno-missing-field-initializers -fsanitize=address,undefined \
   -fno-sanitize-recover=all -Icuda
@@ -63,4 +67,4 @@ cuda-test: $(CUDA_OUT)/host_tests $(CUDA_LIB)
 	$(CUDA_OUT)/host_tests
 
 clean-cuda:
-	rm -rf $(CUDA_OUT) $(CUDA_LIB) $(CUDA_GPU_PROGRAMS)
+	rm -rf $(CUDA_OUT) $(CUDA_LIB) $(CUDA_GPU_PROGRAMS) build/example_ag_gemm

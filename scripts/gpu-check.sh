@@ -31,6 +31,23 @@ nvidia-smi --query-gpu=index,name,driver_version,power.limit,clocks.max.sm --for
 nvidia-smi topo -m 2>/dev/null | head -n $((gpus + 1))
 
 for n in $(seq 1 "$ranks"); do step 90 "ranks$n.log" "$program" "$n"; done
+step 60 example.log build/example_ag_gemm "$ranks"
+[ -s "$out/example.log" ] && ! grep -qv ' 0 of ' "$out/example.log" && echo "$ranks passed, 0 failed" >> "$out/example.log"
+
+# More ranks than GPUs: MPS gives each its share of the SMs. Its daemon lives for these two runs only.
+if [ "$ranks" -gt 1 ] && command -v nvidia-cuda-mps-control > /dev/null; then
+  CUDA_MPS_PIPE_DIRECTORY=$(mktemp -d) CUDA_MPS_LOG_DIRECTORY=$(mktemp -d)
+  export CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
+  if nvidia-cuda-mps-control -d; then
+    for per_gpu in 2 4; do
+      CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=$((100 / per_gpu)) step 90 "ranks$((per_gpu * ranks))-mps.log" \
+        "$program" $((per_gpu * ranks))
+    done
+    echo quit | nvidia-cuda-mps-control > /dev/null
+  fi
+  rm -rf "$CUDA_MPS_PIPE_DIRECTORY" "$CUDA_MPS_LOG_DIRECTORY"
+  unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
+fi
 if command -v compute-sanitizer > /dev/null; then
   for tool in memcheck racecheck synccheck; do
     step 120 "$tool.log" compute-sanitizer --tool "$tool" "$program" 1 quick

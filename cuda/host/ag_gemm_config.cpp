@@ -136,8 +136,11 @@ void complete_ag_gemm(mk_ag_gemm_config& c, const mk_ag_gemm_args& a, const AgGe
   const int64_t shard = a.m / machine.world;
   if (c.ctas == 0) c.ctas = machine.sms;
   if (c.ctas < 0) fail(MK_ERROR_ARGUMENT, "ctas is %d", c.ctas);
-  if (c.mover == MK_MOVER_AUTO) c.mover = shard * a.k * 2 >= kCopyEngineBytes ? MK_MOVER_CE : MK_MOVER_SM;
+  if (c.mover == MK_MOVER_AUTO)
+    c.mover = shard * a.k * 2 >= kCopyEngineBytes && !machine.shared_gpu ? MK_MOVER_CE : MK_MOVER_SM;
   if (c.mover != MK_MOVER_SM && c.mover != MK_MOVER_CE) fail(MK_ERROR_ARGUMENT, "mover %d is unknown", c.mover);
+  if (c.mover == MK_MOVER_CE && machine.shared_gpu)
+    fail(MK_ERROR_UNSUPPORTED, "the copy engine cannot serve ranks that share a GPU: use the sm mover");
   if (c.tile_n == 0) {
     // One wave of large tiles leaves no own rows to compute while the peers' rows are on their way.
     const int64_t large = ceil_div(shard, kTileM) * machine.world * ceil_div(a.n, 256);

@@ -1,5 +1,6 @@
 #include "host/context.h"
 
+#include <cstring>
 #include <vector>
 
 #include "host/error.h"
@@ -73,14 +74,19 @@ void check_desc(const mk_context_desc* d) {
   if (d->heap_bytes == 0) fail(MK_ERROR_ARGUMENT, "heap_bytes is 0");
 }
 
-// Ranks that were given different values would hang later; they learn it here.
-void check_same(const mk_context& c, uint64_t heap_bytes) {
+// Ranks that were given different values would hang later; they learn it here. Also finds out who shares a GPU.
+void meet(mk_context& c, uint64_t heap_bytes) {
   if (c.world == 1) return;
   struct Facts {
     uint64_t version, heap, timeout;
     int32_t world, rank;
+    char gpu[16];
   };
-  const Facts mine = {MK_VERSION, heap_bytes, c.timeout_ns, c.world, c.rank};
+  cudaDeviceProp properties;
+  check_cuda(cudaGetDeviceProperties(&properties, c.device), "device properties");
+  Facts mine = {MK_VERSION, heap_bytes, c.timeout_ns, c.world, c.rank, {}};
+  static_assert(sizeof properties.uuid.bytes == sizeof mine.gpu);
+  memcpy(mine.gpu, properties.uuid.bytes, sizeof mine.gpu);
   std::vector<Facts> all(c.world);
   if (c.allgather(c.user, &mine, all.data(), sizeof mine) != 0)
     fail(MK_ERROR_BOOTSTRAP, "the all-gather callback failed");
@@ -90,6 +96,8 @@ void check_same(const mk_context& c, uint64_t heap_bytes) {
     if (f.version != mine.version || f.heap != mine.heap || f.timeout != mine.timeout || f.world != mine.world)
       fail(MK_ERROR_ARGUMENT, "rank %d was created with another version, world, heap size or time-out than rank %d", r,
            c.rank);
+    for (int other = 0; other < r; ++other)
+      if (memcmp(all[other].gpu, f.gpu, sizeof f.gpu) == 0) c.shared_gpu = true;
   }
 }
 
@@ -117,7 +125,7 @@ int mk_context_create(const mk_context_desc* desc, mk_context** out, mk_error* e
     c->user = desc->user;
     c->driver = mk::Driver::load();
     mk::check_cuda(cudaDeviceGetAttribute(&c->sms, cudaDevAttrMultiProcessorCount, desc->device), "SM count");
-    mk::check_same(*c, desc->heap_bytes);
+    mk::meet(*c, desc->heap_bytes);
     c->heap = std::make_unique<mk::SymmetricHeap>(c->driver, desc->heap_bytes, c->device, c->rank, c->world, c->allgather,
                                                   c->user);
     c->barrier_at = c->heap->offsets().allocate(sizeof(mk::Control), "the barrier");
