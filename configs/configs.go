@@ -4,7 +4,8 @@ package configs
 
 import "embed"
 
-// FS holds shapes.yaml (named layers of real models) and one <operator>.yaml per operator.
+// FS holds shapes.yaml (named layers of real models), one <operator>.yaml per operator, and a JSON schema for
+// each of the two kinds of file: shapes.schema.json and schema.json.
 //
-//go:embed *.yaml
+//go:embed *.yaml *.json
 var FS embed.FS

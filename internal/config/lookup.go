@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -32,33 +33,67 @@ const (
 	fabricDistance = 4
 )
 
-// Lookup returns the entry nearest to the query, or the defaults when there is none for its engine.
-func (o *Operator) Lookup(q Query) Choice {
-	best, bestDist := -1, math.Inf(1)
-	var bestOff []string
+// Candidate is an entry that was looked at, and how it did.
+type Candidate struct {
+	Choice
+	Distance   float64 // how far it is from the query, in doublings of a matrix size; 0 when it matches
+	Conditions int     // what it asks for beyond its engine
+	Lost       string  // by how far it lost against the first; "" for the first
+}
+
+// Candidates returns the entries for the query's engine, the nearest first. Of those equally far away the
+// one with more conditions comes first, then the one that stands first in the file.
+func (o *Operator) Candidates(q Query) []Candidate {
+	var list []Candidate
 	for i, e := range o.entries {
 		if e.Match.Engine != q.Engine {
 			continue
 		}
 		dist, off := e.Match.distance(q)
-		if dist < bestDist || dist == bestDist && e.Match.conditions() > o.entries[best].Match.conditions() {
-			best, bestDist, bestOff = i, dist, off
+		c := Candidate{Distance: dist, Conditions: e.Match.conditions()}
+		c.Choice = Choice{Settings: e.Use.settings(), Source: o.source(i), Why: "matches", Exact: len(off) == 0}
+		if !c.Exact {
+			c.Why = "nearest: " + strings.Join(off, ", ")
+		}
+		c.Why += "; " + e.Provenance.String()
+		list = append(list, c)
+	}
+	slices.SortStableFunc(list, func(a, b Candidate) int {
+		return cmp.Or(cmp.Compare(a.Distance, b.Distance), cmp.Compare(b.Conditions, a.Conditions))
+	})
+	for i := range list {
+		if i > 0 {
+			list[i].lose(list[0])
 		}
 	}
-	if best < 0 {
-		why := fmt.Sprintf("there is no configuration file for %s", o.Name)
-		if o.File != "" {
-			why = fmt.Sprintf("%s has no entry for engine %s", o.File, q.Engine)
-		}
-		return Choice{Source: "defaults", Why: why}
+	return list
+}
+
+// lose says why the first candidate is preferred to this one.
+func (c *Candidate) lose(first Candidate) {
+	c.Why = strings.TrimPrefix(c.Why, "nearest: ")
+	switch {
+	case c.Distance > first.Distance && first.Distance == 0:
+		c.Lost = fmt.Sprintf("%.2f doublings away; the first matches", c.Distance)
+	case c.Distance > first.Distance:
+		c.Lost = fmt.Sprintf("%.2f doublings away; the first is %.2f", c.Distance, first.Distance)
+	case c.Conditions < first.Conditions:
+		c.Lost = fmt.Sprintf("as near, but less specific: %d conditions; the first has %d", c.Conditions, first.Conditions)
+	default:
+		c.Lost = "as near and as specific, but later in the file"
 	}
-	e := o.entries[best]
-	c := Choice{Settings: e.Use.settings(), Source: o.source(best), Why: "matches", Exact: len(bestOff) == 0}
-	if !c.Exact {
-		c.Why = "nearest: " + strings.Join(bestOff, ", ")
+}
+
+// Lookup returns the entry nearest to the query, or the defaults when there is none for its engine.
+func (o *Operator) Lookup(q Query) Choice {
+	if list := o.Candidates(q); len(list) > 0 {
+		return list[0].Choice
 	}
-	c.Why += "; " + e.Provenance.String()
-	return c
+	why := fmt.Sprintf("there is no configuration file for %s", o.Name)
+	if o.File != "" {
+		why = fmt.Sprintf("%s has no entry for engine %s", o.File, q.Engine)
+	}
+	return Choice{Source: "defaults", Why: why}
 }
 
 // source names an entry: file, number, line and name.
@@ -161,21 +196,36 @@ func (b *bounds) String() string {
 	return s.String()
 }
 
-// ambiguous reports whether some query matches both entries with nothing to tell them apart.
-func (m *match) ambiguous(other match) bool {
+// ambiguous reports whether some query matches both entries with nothing to tell them apart, and names one.
+func (m *match) ambiguous(other match) (example string, both bool) {
 	if m.Engine != other.Engine || m.conditions() != other.conditions() {
-		return false
+		return "", false
 	}
 	if !common(m.DType, other.DType) || !common(m.Fabric, other.Fabric) {
-		return false
+		return "", false
 	}
+	var at []string
 	others := other.ranges()
 	for i, r := range m.ranges() {
 		if !r.bounds.meets(others[i].bounds) {
-			return false
+			return "", false
+		}
+		if r.bounds != nil || others[i].bounds != nil {
+			at = append(at, fmt.Sprintf("%s %d", r.name, max(r.bounds.least(), others[i].bounds.least())))
 		}
 	}
-	return true
+	if len(at) == 0 {
+		return "every shape and world", true
+	}
+	return "such as " + strings.Join(at, ", "), true
+}
+
+// least is the smallest value of a range; nil stands for all values.
+func (b *bounds) least() int64 {
+	if b == nil || b.Min == nil {
+		return 1
+	}
+	return *b.Min
 }
 
 // common reports whether two lists share a value; an empty list stands for all values.

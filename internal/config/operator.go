@@ -4,12 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/mkrun/mkrun/configs"
+	"github.com/mkrun/mkrun/internal/suggest"
 )
 
 // Engines, dtypes, fabrics and movers that files may name.
@@ -20,6 +22,19 @@ var (
 	knownMovers  = []string{"sm", "epilogue", "ce"}
 	knownHows    = []string{"measured", "predicted", "chosen"}
 )
+
+// operatorRoles says which roles an operator has tasks for, beside compute.
+var operatorRoles = map[string][]string{
+	opAGGemm: {"intra", "send"},
+	opGemmRS: {"intra", "send", "reduce"},
+	opGemmAR: {"intra", "send", "reduce"},
+}
+
+// Operators lists the operators that files may be for, sorted.
+func Operators() []string { return slices.Sorted(maps.Keys(operatorRoles)) }
+
+// defaultSMs is how many SMs there are where a file does not say: those of an H100 or H200 SXM.
+const defaultSMs = 132
 
 // Operator holds the entries of one operator's file.
 type Operator struct {
@@ -110,46 +125,71 @@ func LoadOperator(operator, file string) (*Operator, error) {
 	return parseOperator(operator, "embedded configs/"+name, data)
 }
 
+// operatorFile is the document of one operator's file.
+type operatorFile struct {
+	Schema   string  `yaml:"schema"`
+	Operator string  `yaml:"operator"`
+	SMs      *int    `yaml:"sms"` // of the GPU that entries for cuda are for
+	Entries  []entry `yaml:"entries"`
+}
+
+const operatorSchema = "mkrun.config/1"
+
+// parseOperator reads the file of an operator, or of any known one if operator is "". A file that can be
+// read but says wrong things gets one error with all of them: the first of each entry.
 func parseOperator(operator, file string, data []byte) (*Operator, error) {
-	var f struct {
-		Schema   string  `yaml:"schema"`
-		Operator string  `yaml:"operator"`
-		Entries  []entry `yaml:"entries"`
-	}
+	var f operatorFile
 	doc, err := decode(file, data, &f)
 	if err != nil {
 		return nil, err
 	}
-	if f.Schema != "mkrun.config/1" {
-		return nil, doc.errorf("$.schema", "schema is %q, want mkrun.config/1", f.Schema)
+	if f.Schema != operatorSchema {
+		return nil, doc.errorf("$.schema", "schema is %q, want %s", f.Schema, operatorSchema)
 	}
-	if f.Operator != operator {
+	roles, known := operatorRoles[f.Operator]
+	switch {
+	case operator == "" && !known:
+		return nil, doc.errorf("$.operator", "operator is %q%s; want one of %s", f.Operator,
+			suggest.DidYouMean(f.Operator, Operators()), strings.Join(Operators(), ", "))
+	case operator != "" && f.Operator != operator:
 		return nil, doc.errorf("$.operator", "this file is for operator %q, not for %s", f.Operator, operator)
 	}
+	limits := limits{operator: f.Operator, roles: roles, sms: defaultSMs}
+	if f.SMs != nil {
+		if limits.sms = *f.SMs; limits.sms < 2 || limits.sms > maxNumber {
+			return nil, doc.errorf("$.sms", "sms is %d; want how many SMs the GPU has, at least 2", limits.sms)
+		}
+	}
+	var wrong []error
 	for i := range f.Entries {
 		path := fmt.Sprintf("$.entries[%d]", i)
 		e := &f.Entries[i]
 		e.line = doc.line(path)
-		if field, msg := e.validate(); msg != "" {
-			return nil, doc.errorf(path+"."+field, "entry %d: %s", i+1, msg)
+		if field, msg := e.validate(limits); msg != "" {
+			wrong = append(wrong, doc.errorf(path+"."+field, "entry %d: %s", i+1, msg))
+			continue
 		}
 		for j, other := range f.Entries[:i] {
-			if e.Match.ambiguous(other.Match) {
-				return nil, doc.errorf(path+".match", "entry %d overlaps entry %d (line %d) with as many conditions, so neither is nearer for what both match; make their ranges apart or one of them narrower", i+1, j+1, other.line)
+			if example, both := e.Match.ambiguous(other.Match); both {
+				wrong = append(wrong, doc.errorf(path+".match", "entry %d overlaps entry %d (line %d) with as many conditions, so neither is nearer for what both match (%s); make their ranges apart or one of them narrower", i+1, j+1, other.line, example))
+				break
 			}
 		}
 	}
-	return &Operator{Name: operator, File: file, entries: f.Entries}, nil
+	if len(wrong) > 0 {
+		return nil, errors.Join(wrong...)
+	}
+	return &Operator{Name: f.Operator, File: file, entries: f.Entries}, nil
 }
 
 var isoDate = regexp.MustCompile(`^\d{4}-\d{2}-\d{2}$`)
 
 // validate returns the field that is wrong and why, or "", "".
-func (e *entry) validate() (field, msg string) {
+func (e *entry) validate(l limits) (field, msg string) {
 	if field, msg := e.Match.validate(); msg != "" {
 		return "match." + field, msg
 	}
-	if field, msg := e.Use.validate(e.Match.Engine); msg != "" {
+	if field, msg := e.Use.validate(e.Match.Engine, l); msg != "" {
 		return "use." + field, msg
 	}
 	p := e.Provenance
@@ -158,10 +198,12 @@ func (e *entry) validate() (field, msg string) {
 		return "provenance.how", fmt.Sprintf("how is %q; want one of %s", p.How, strings.Join(knownHows, ", "))
 	case p.Date != "" && !isoDate.MatchString(p.Date):
 		return "provenance.date", fmt.Sprintf("date is %q; want YYYY-MM-DD", p.Date)
-	case p.How == "measured" && p.Date == "":
-		return "provenance", "a measured entry needs its date"
+	case p.How != "chosen" && p.Date == "":
+		return "provenance", fmt.Sprintf("a %s entry needs its date", p.How)
 	case p.How == "measured" && p.On == "":
 		return "provenance", "a measured entry needs on: the machine it was measured on"
+	case p.How == "predicted" && p.On == "":
+		return "provenance", "a predicted entry needs on: the hardware description it was predicted with"
 	}
 	return "", ""
 }
@@ -176,9 +218,12 @@ func (m *match) validate() (field, msg string) {
 		{"dtype", m.DType, knownDTypes},
 		{"fabric", m.Fabric, knownFabrics},
 	} {
-		for _, v := range list.values {
+		for i, v := range list.values {
 			if !slices.Contains(list.known, v) {
 				return list.field, fmt.Sprintf("%s is %q; want one of %s", list.field, v, strings.Join(list.known, ", "))
+			}
+			if slices.Contains(list.values[:i], v) {
+				return list.field, fmt.Sprintf("%s names %s twice", list.field, v)
 			}
 		}
 	}
@@ -196,7 +241,24 @@ func (m *match) validate() (field, msg string) {
 	return "", ""
 }
 
-func (u *use) validate(engine string) (field, msg string) {
+// limits is what an entry's numbers are held against.
+type limits struct {
+	operator string
+	roles    []string // that it has tasks for, beside compute
+	sms      int      // of the GPU, one for each CTA
+}
+
+const maxNumber = 1 << 20 // workers, sizes of tiles, chunks: far above any machine
+
+func (u *use) validate(engine string, l limits) (field, msg string) {
+	for _, r := range []struct {
+		name  string
+		value *int
+	}{{"intra", u.Roles.Intra}, {"send", u.Roles.Send}, {"reduce", u.Roles.Reduce}} {
+		if r.value != nil && l.roles != nil && !slices.Contains(l.roles, r.name) {
+			return "roles." + r.name, fmt.Sprintf("%s has no %s tasks", l.operator, r.name)
+		}
+	}
 	type number struct {
 		field string
 		value *int
@@ -207,7 +269,7 @@ func (u *use) validate(engine string) (field, msg string) {
 		{"roles.compute", u.Roles.Compute, 1, false},
 		{"roles.intra", u.Roles.Intra, 1, false},
 		{"roles.send", u.Roles.Send, 1, false},
-		{"roles.reduce", u.Roles.Reduce, 0, false},
+		{"roles.reduce", u.Roles.Reduce, 1, false},
 		{"tile.m", u.Tile.M, 1, false},
 		{"tile.n", u.Tile.N, 1, false},
 		{"tile.k", u.Tile.K, 1, true},
@@ -222,8 +284,13 @@ func (u *use) validate(engine string) (field, msg string) {
 			return n.field, "a split that leaves no compute worker; leave compute out to give it all that the others leave"
 		case *n.value < n.least:
 			return n.field, fmt.Sprintf("%s is %d, want at least %d", n.field, *n.value, n.least)
-		case *n.value > 1<<20:
+		case *n.value > maxNumber:
 			return n.field, fmt.Sprintf("%s is %d, which no machine has", n.field, *n.value)
+		}
+	}
+	if engine == "cuda" {
+		if msg := u.split(l.sms); msg != "" {
+			return "roles", msg
 		}
 	}
 	if engine == "cpu" && (u.Tile.M == nil) != (u.Tile.N == nil) || engine == "cpu" && u.Tile.M != nil && *u.Tile.M != *u.Tile.N {
@@ -240,13 +307,41 @@ func (u *use) validate(engine string) (field, msg string) {
 	return "", ""
 }
 
-func (u *use) settings() Settings {
-	or0 := func(p *int) int {
-		if p == nil {
-			return 0
+// split says what is wrong with the CTAs of the roles on a GPU that holds one for each of its SMs, or "".
+func (u *use) split(sms int) string {
+	var parts []string
+	others := 0
+	for _, r := range []struct {
+		name  string
+		value *int
+	}{{"intra", u.Roles.Intra}, {"send", u.Roles.Send}, {"reduce", u.Roles.Reduce}} {
+		if r.value != nil {
+			parts = append(parts, fmt.Sprintf("%s %d", r.name, *r.value))
+			others += *r.value
 		}
-		return *p
 	}
+	sum := strings.Join(parts, " + ")
+	if others >= sms {
+		return fmt.Sprintf("a split that leaves no compute CTA: %s on %d SMs", sum, sms)
+	}
+	if all := others + or0(u.Roles.Compute); all > sms {
+		if sum != "" {
+			sum += " + "
+		}
+		return fmt.Sprintf("%scompute %d is more than the %d SMs, and a CTA without an SM would never start", sum, or0(u.Roles.Compute), sms)
+	}
+	return ""
+}
+
+// or0 is the number that was given, or 0.
+func or0(p *int) int {
+	if p == nil {
+		return 0
+	}
+	return *p
+}
+
+func (u *use) settings() Settings {
 	return Settings{
 		Compute: or0(u.Roles.Compute), Intra: or0(u.Roles.Intra), Send: or0(u.Roles.Send), Reduce: or0(u.Roles.Reduce),
 		TileM: or0(u.Tile.M), TileN: or0(u.Tile.N), TileK: or0(u.Tile.K),

@@ -28,10 +28,10 @@ entries:
     provenance: {how: measured, date: 2026-11-29, on: 2 cores}
   - match: {engine: cuda, m: {max: 512}, ppn: {min: 8, max: 8}, fabric: [ibverbs, efa]}
     use: {tile: {m: 128, n: 256, k: 64}, stages: 4, mover: sm}
-    provenance: {how: predicted}
+    provenance: {how: predicted, date: 2026-11-29, on: h200}
   - match: {engine: cuda, m: {min: 8192, max: 16384}, ppn: {min: 8, max: 8}, fabric: [ibverbs]}
     use: {chunks: 8, mover: ce}
-    provenance: {how: predicted}
+    provenance: {how: predicted, date: 2026-11-29, on: h200}
 `
 
 func TestLookup(t *testing.T) {
@@ -55,13 +55,13 @@ func TestLookup(t *testing.T) {
 		{"a match is nearer than a condition that fails", Query{Engine: "cpu", DType: "fp16", M: 4096, Nodes: 1, PPN: 1},
 			Choice{anyCPU, `f.yaml entry 1 "any" (line 4)`, "matches; chosen", true}},
 		{"nearest below the gap", Query{Engine: "cuda", DType: "bf16", M: 1024, Nodes: 2, PPN: 8, Fabric: "ibverbs"},
-			Choice{small, "f.yaml entry 3 (line 18)", "nearest: m 1024 is outside ..512; predicted", false}},
+			Choice{small, "f.yaml entry 3 (line 18)", "nearest: m 1024 is outside ..512; predicted 2026-11-29 on h200", false}},
 		{"nearest above the gap", Query{Engine: "cuda", DType: "bf16", M: 4096, Nodes: 2, PPN: 8, Fabric: "ibverbs"},
-			Choice{huge, "f.yaml entry 4 (line 21)", "nearest: m 4096 is outside 8192..16384; predicted", false}},
+			Choice{huge, "f.yaml entry 4 (line 21)", "nearest: m 4096 is outside 8192..16384; predicted 2026-11-29 on h200", false}},
 		{"the fabric outweighs a few doublings", Query{Engine: "cuda", DType: "bf16", M: 4096, Nodes: 2, PPN: 8, Fabric: "efa"},
-			Choice{small, "f.yaml entry 3 (line 18)", "nearest: m 4096 is outside ..512; predicted", false}},
+			Choice{small, "f.yaml entry 3 (line 18)", "nearest: m 4096 is outside ..512; predicted 2026-11-29 on h200", false}},
 		{"several things off", Query{Engine: "cuda", DType: "bf16", M: 512, Nodes: 1, PPN: 4},
-			Choice{small, "f.yaml entry 3 (line 18)", "nearest: ppn 4 is outside 8..8, fabric none (one node) is not ibverbs or efa; predicted", false}},
+			Choice{small, "f.yaml entry 3 (line 18)", "nearest: ppn 4 is outside 8..8, fabric none (one node) is not ibverbs or efa; predicted 2026-11-29 on h200", false}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -117,57 +117,153 @@ func TestLoadOperator(t *testing.T) {
 	}
 }
 
-func TestParseOperatorErrors(t *testing.T) {
-	const head = "schema: mkrun.config/1\noperator: ag_gemm\nentries:\n"
-	entry := func(match, use, provenance string) string {
-		return "  - match: {" + match + "}\n    use: {" + use + "}\n    provenance: {" + provenance + "}\n"
-	}
+type badFile struct{ name, yaml, want string }
+
+const head = "schema: mkrun.config/1\noperator: ag_gemm\nentries:\n"
+
+func entryOf(match, use, provenance string) string {
+	return "  - match: {" + match + "}\n    use: {" + use + "}\n    provenance: {" + provenance + "}\n"
+}
+
+// operatorMistakes are files with one mistake each, and the error they must give.
+func operatorMistakes() []badFile {
 	const chosen = "how: chosen"
-	tests := []struct{ name, yaml, want string }{
+	const cuda = "engine: cuda"
+	return []badFile{
 		{"schema", "schema: x\noperator: ag_gemm\n", "f.yaml:1:9: schema is \"x\""},
 		{"other operator", "schema: mkrun.config/1\noperator: gemm_rs\n", "f.yaml:2:11: this file is for operator \"gemm_rs\""},
-		{"unknown key", head + entry("engine: cpu", "stage: 1", chosen), "f.yaml:5:11: unknown field \"stage\""},
-		{"no engine", head + entry("m: {min: 1}", "", chosen), "f.yaml:4:12: entry 1: engine is \"\""},
-		{"unknown engine", head + entry("engine: gpu", "", chosen), "f.yaml:4:21: entry 1: engine is \"gpu\"; want one of cpu, cuda"},
-		{"unknown dtype", head + entry("engine: cpu, dtype: [bf16, fp8]", "", chosen), "entry 1: dtype is \"fp8\""},
-		{"unknown fabric", head + entry("engine: cpu, fabric: [wifi]", "", chosen), "fabric is \"wifi\""},
-		{"empty range", head + entry("engine: cpu, m: {min: 9, max: 3}", "", chosen), "m: min 9 is above max 3"},
-		{"range without ends", head + entry("engine: cpu, m: {}", "", chosen), "m has neither min nor max"},
-		{"range below 1", head + entry("engine: cpu, ppn: {min: 0}", "", chosen), "ppn must be at least 1"},
-		{"not a number", head + entry("engine: cpu, m: {min: many}", "", chosen), "f.yaml:4:35: want a whole number"},
-		{"no compute", head + entry("engine: cpu", "roles: {compute: 0}", chosen), "f.yaml:5:28: entry 1: a split that leaves no compute worker"},
-		{"no sender", head + entry("engine: cpu", "roles: {send: 0}", chosen), "roles.send is 0, want at least 1"},
-		{"absurd", head + entry("engine: cpu", "chunks: 99999999", chosen), "which no machine has"},
-		{"cuda only", head + entry("engine: cpu", "stages: 4", chosen), "stages has no meaning for the CPU engine"},
-		{"mover on cpu", head + entry("engine: cpu", "mover: sm", chosen), "mover has no meaning for the CPU engine"},
-		{"unknown mover", head + entry("engine: cuda", "mover: van", chosen), "mover is \"van\""},
-		{"not square", head + entry("engine: cpu", "tile: {m: 64, n: 32}", chosen), "tiles of the CPU engine are square"},
-		{"half a tile", head + entry("engine: cpu", "tile: {m: 64}", chosen), "tiles of the CPU engine are square"},
+		{"unknown key at the top", "schema: mkrun.config/1\noperators: ag_gemm\n", "f.yaml:2:1: unknown field \"operators\""},
+		{"unknown key", head + entryOf("engine: cpu", "stage: 1", chosen), "f.yaml:5:11: unknown field \"stage\""},
+		{"unknown key deep down", head + entryOf("engine: cpu", "roles: {itra: 1}", chosen), "f.yaml:5:19: unknown field \"itra\""},
+		{"unknown key of a range", head + entryOf("engine: cpu, m: {mim: 1}", "", chosen), "f.yaml:4:30: unknown field \"mim\""},
+		{"repeated key", head + entryOf("engine: cpu, engine: cpu", "", chosen), "f.yaml:4:26: mapping key \"engine\" already defined"},
+		{"no engine", head + entryOf("m: {min: 1}", "", chosen), "f.yaml:4:12: entry 1: engine is \"\""},
+		{"unknown engine", head + entryOf("engine: gpu", "", chosen), "f.yaml:4:21: entry 1: engine is \"gpu\"; want one of cpu, cuda"},
+		{"unknown dtype", head + entryOf("engine: cpu, dtype: [bf16, fp8]", "", chosen), "f.yaml:4:33: entry 1: dtype is \"fp8\""},
+		{"doubled dtype", head + entryOf("engine: cpu, dtype: [bf16, bf16]", "", chosen), "f.yaml:4:33: entry 1: dtype names bf16 twice"},
+		{"unknown fabric", head + entryOf("engine: cpu, fabric: [wifi]", "", chosen), "f.yaml:4:34: entry 1: fabric is \"wifi\""},
+		{"empty range", head + entryOf("engine: cpu, m: {min: 9, max: 3}", "", chosen), "f.yaml:4:29: entry 1: m: min 9 is above max 3"},
+		{"range without ends", head + entryOf("engine: cpu, m: {}", "", chosen), "f.yaml:4:29: entry 1: m has neither min nor max"},
+		{"range below 1", head + entryOf("engine: cpu, ppn: {min: 0}", "", chosen), "f.yaml:4:31: entry 1: ppn must be at least 1"},
+		{"not a number", head + entryOf("engine: cpu, m: {min: many}", "", chosen), "f.yaml:4:35: want a whole number"},
+		{"no compute", head + entryOf("engine: cpu", "roles: {compute: 0}", chosen), "f.yaml:5:28: entry 1: a split that leaves no compute worker"},
+		{"no sender", head + entryOf("engine: cpu", "roles: {send: 0}", chosen), "f.yaml:5:25: entry 1: roles.send is 0, want at least 1"},
+		{"a role it has not", head + entryOf("engine: cpu", "roles: {reduce: 1}", chosen), "f.yaml:5:27: entry 1: ag_gemm has no reduce tasks"},
+		{"no compute CTA", head + entryOf(cuda, "roles: {intra: 100, send: 32}", chosen), "f.yaml:5:18: entry 1: a split that leaves no compute CTA: intra 100 + send 32 on 132 SMs"},
+		{"no compute CTA on fewer SMs", "sms: 66\n" + head + entryOf(cuda, "roles: {intra: 66}", chosen), "f.yaml:6:18: entry 1: a split that leaves no compute CTA: intra 66 on 66 SMs"},
+		{"more than the SMs", head + entryOf(cuda, "roles: {intra: 8, compute: 132}", chosen), "f.yaml:5:18: entry 1: intra 8 + compute 132 is more than the 132 SMs"},
+		{"absurd SMs", "sms: 1\n" + head, "f.yaml:1:6: sms is 1"},
+		{"absurd", head + entryOf("engine: cpu", "chunks: 99999999", chosen), "f.yaml:5:19: entry 1: chunks is 99999999, which no machine has"},
+		{"cuda only", head + entryOf("engine: cpu", "stages: 4", chosen), "f.yaml:5:19: entry 1: stages has no meaning for the CPU engine"},
+		{"depth on cpu", head + entryOf("engine: cpu", "tile: {m: 8, n: 8, k: 8}", chosen), "f.yaml:5:33: entry 1: tile.k has no meaning for the CPU engine"},
+		{"mover on cpu", head + entryOf("engine: cpu", "mover: sm", chosen), "f.yaml:5:18: entry 1: mover has no meaning for the CPU engine"},
+		{"unknown mover", head + entryOf(cuda, "mover: van", chosen), "f.yaml:5:18: entry 1: mover is \"van\"; want one of sm, epilogue, ce"},
+		{"not square", head + entryOf("engine: cpu", "tile: {m: 64, n: 32}", chosen), "f.yaml:5:17: entry 1: tiles of the CPU engine are square"},
+		{"half a tile", head + entryOf("engine: cpu", "tile: {m: 64}", chosen), "f.yaml:5:17: entry 1: tiles of the CPU engine are square"},
 		{"no provenance", head + "  - match: {engine: cpu}\n", "f.yaml:4:5: entry 1: how is \"\""},
-		{"measured without date", head + entry("engine: cpu", "", "how: measured, on: x"), "a measured entry needs its date"},
-		{"measured without machine", head + entry("engine: cpu", "", "how: measured, date: 2026-01-01"), "a measured entry needs on"},
-		{"bad date", head + entry("engine: cpu", "", "how: chosen, date: today"), "date is \"today\""},
-		{"doubled entry", head + entry("engine: cpu", "", chosen) + entry("engine: cpu", "", chosen), "f.yaml:7:12: entry 2 overlaps entry 1 (line 4)"},
-		{"overlap", head + entry("engine: cpu, m: {max: 64}", "", chosen) + entry("engine: cpu, m: {min: 64}", "", chosen), "entry 2 overlaps entry 1"},
-		{"overlap of other conditions", head + entry("engine: cpu, m: {max: 64}", "", chosen) + entry("engine: cpu, k: {min: 64}", "", chosen), "entry 2 overlaps entry 1"},
+		{"measured without date", head + entryOf("engine: cpu", "", "how: measured, on: x"), "f.yaml:6:17: entry 1: a measured entry needs its date"},
+		{"measured without machine", head + entryOf("engine: cpu", "", "how: measured, date: 2026-01-01"), "f.yaml:6:17: entry 1: a measured entry needs on"},
+		{"predicted without date", head + entryOf(cuda, "", "how: predicted, on: h200"), "f.yaml:6:17: entry 1: a predicted entry needs its date"},
+		{"predicted without hardware", head + entryOf(cuda, "", "how: predicted, date: 2026-01-01"), "f.yaml:6:17: entry 1: a predicted entry needs on"},
+		{"bad date", head + entryOf("engine: cpu", "", "how: chosen, date: today"), "f.yaml:6:37: entry 1: date is \"today\""},
+		{"doubled entry", head + entryOf("engine: cpu", "", chosen) + entryOf("engine: cpu", "", chosen),
+			"f.yaml:7:12: entry 2 overlaps entry 1 (line 4) with as many conditions, so neither is nearer for what both match (every shape and world)"},
+		{"overlap", head + entryOf("engine: cpu, m: {max: 64}", "", chosen) + entryOf("engine: cpu, m: {min: 64}", "", chosen),
+			"f.yaml:7:12: entry 2 overlaps entry 1 (line 4) with as many conditions, so neither is nearer for what both match (such as m 64)"},
+		{"overlap of other conditions", head + entryOf("engine: cpu, m: {max: 64}", "", chosen) + entryOf("engine: cpu, k: {min: 32}", "", chosen),
+			"f.yaml:7:12: entry 2 overlaps entry 1 (line 4) with as many conditions, so neither is nearer for what both match (such as m 1, k 32)"},
+		{"overlap on a list", head + entryOf("engine: cpu, dtype: [bf16]", "", chosen) + entryOf("engine: cpu, dtype: [fp16, bf16]", "", chosen),
+			"f.yaml:7:12: entry 2 overlaps entry 1"},
 	}
-	for _, tt := range tests {
+}
+
+func badOperatorFiles() map[string]string {
+	files := make(map[string]string)
+	for _, f := range operatorMistakes() {
+		files[f.name] = f.yaml
+	}
+	return files
+}
+
+func soundOperatorFiles() []string {
+	const chosen = "how: chosen"
+	return []string{
+		sample,
+		"schema: mkrun.config/1\noperator: ag_gemm\n",
+		head + entryOf("engine: cpu, m: {max: 64}", "", chosen) + entryOf("engine: cpu, m: {min: 65}", "", chosen),
+		head + entryOf("engine: cpu, m: {max: 64}", "", chosen) + entryOf("engine: cpu", "", chosen),
+		head + entryOf("engine: cpu, dtype: [bf16]", "", chosen) + entryOf("engine: cpu, dtype: [fp16]", "", chosen),
+		head + entryOf("engine: cpu", "", chosen) + entryOf("engine: cuda", "", chosen),
+		head + entryOf("engine: cuda", "roles: {intra: 100, send: 31}", chosen),
+		head + entryOf("engine: cuda", "roles: {intra: 8, send: 1, compute: 123}", chosen),
+		"sms: 144\n" + head + entryOf("engine: cuda", "roles: {intra: 100, send: 32}", chosen),
+	}
+}
+
+func TestParseOperatorErrors(t *testing.T) {
+	for _, tt := range operatorMistakes() {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := parseOperator("ag_gemm", "f.yaml", []byte(tt.yaml))
-			if err == nil || !strings.Contains(err.Error(), tt.want) {
-				t.Fatalf("error = %v\nwant one with %q", err, tt.want)
+			if err == nil || !strings.HasPrefix(err.Error(), tt.want) {
+				t.Fatalf("error = %v\nwant one that begins with %q", err, tt.want)
 			}
 		})
 	}
-	for _, sound := range []string{
-		entry("engine: cpu, m: {max: 64}", "", chosen) + entry("engine: cpu, m: {min: 65}", "", chosen),
-		entry("engine: cpu, m: {max: 64}", "", chosen) + entry("engine: cpu", "", chosen),
-		entry("engine: cpu, dtype: [bf16]", "", chosen) + entry("engine: cpu, dtype: [fp16]", "", chosen),
-		entry("engine: cpu", "", chosen) + entry("engine: cuda", "", chosen),
-	} {
-		if _, err := parseOperator("ag_gemm", "f.yaml", []byte(head+sound)); err != nil {
+	for _, sound := range soundOperatorFiles() {
+		if _, err := parseOperator("ag_gemm", "f.yaml", []byte(sound)); err != nil {
 			t.Errorf("a sound file is refused: %v\n%s", err, sound)
 		}
+	}
+}
+
+// Each entry's first mistake is told, not only the file's.
+func TestAllMistakesAreTold(t *testing.T) {
+	text := head + entryOf("engine: gpu", "", "how: chosen") + entryOf("engine: cpu", "", "how: chosen") + entryOf("engine: cpu", "mover: sm", "how: guessed")
+	_, err := parseOperator("ag_gemm", "f.yaml", []byte(text))
+	if err == nil || !strings.Contains(err.Error(), "f.yaml:4:21: ") || !strings.Contains(err.Error(), "f.yaml:11:18: ") {
+		t.Errorf("error = %v\nwant one at 4:21 and one at 11:18", err)
+	}
+}
+
+func TestCheckFile(t *testing.T) {
+	for _, tt := range []struct{ yaml, holds, want string }{
+		{sample, "ag_gemm, 4 entries", ""},
+		{head + entryOf("engine: cpu", "", "how: chosen"), "ag_gemm, 1 entry", ""},
+		{strings.Replace(head, "ag_gemm", "gemm_rs", 1) + entryOf("engine: cpu", "roles: {reduce: 1}", "how: chosen"), "gemm_rs, 1 entry", ""},
+		{"schema: mkrun.config/1\noperator: ag_gem\n", "", "f.yaml:2:11: operator is \"ag_gem\" (did you mean \"ag_gemm\"?)"},
+		{"schema: mkrun.shapes/1\nmodels: {}\n", "shapes, 0 layers of 0 models", ""},
+		{"schema: mkrun.shapes/1\nmodel: {}\n", "", "f.yaml:2:1: unknown field \"model\""},
+		{"schema: mkrun.shape/1\n", "", "f.yaml:1:9: schema is \"mkrun.shape/1\""},
+		{"schema: [\n", "", "f.yaml:1:9:"},
+		{"", "", "f.yaml: want exactly one YAML document"},
+	} {
+		holds, err := CheckFile("f.yaml", []byte(tt.yaml))
+		if holds != tt.holds || (err == nil) != (tt.want == "") || err != nil && !strings.HasPrefix(err.Error(), tt.want) {
+			t.Errorf("CheckFile = %q, %v\nwant %q, error %q\n%s", holds, err, tt.holds, tt.want, tt.yaml)
+		}
+	}
+}
+
+func TestCandidates(t *testing.T) {
+	op, err := parseOperator("ag_gemm", "f.yaml", []byte(sample))
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := op.Candidates(Query{Engine: "cpu", DType: "bf16", M: 8192, N: 1, K: 8, Nodes: 1, PPN: 1})
+	if len(list) != 2 || list[0].Lost != "" || list[1].Lost != "as near, but less specific: 0 conditions; the first has 2" {
+		t.Errorf("candidates %+v", list)
+	}
+	list = op.Candidates(Query{Engine: "cpu", DType: "fp16", M: 2048, N: 1, K: 8, Nodes: 1, PPN: 1})
+	if len(list) != 2 || list[1].Distance != 2 || list[1].Lost != "2.00 doublings away; the first matches" {
+		t.Errorf("candidates %+v", list)
+	}
+	list = op.Candidates(Query{Engine: "cuda", DType: "bf16", M: 2048, Nodes: 2, PPN: 8, Fabric: "ibverbs"})
+	if len(list) != 2 || list[0].Distance != 2 || list[1].Lost != "as near and as specific, but later in the file" {
+		t.Errorf("candidates %+v", list)
+	}
+	list = op.Candidates(Query{Engine: "cuda", DType: "bf16", M: 1024, Nodes: 2, PPN: 8, Fabric: "ibverbs"})
+	if len(list) != 2 || list[1].Lost != "3.00 doublings away; the first is 1.00" {
+		t.Errorf("candidates %+v", list)
 	}
 }
 

@@ -13,7 +13,10 @@ import (
 	"github.com/mkrun/mkrun/internal/suggest"
 )
 
-const shapesFile = "configs/shapes.yaml"
+const (
+	shapesFile   = "configs/shapes.yaml"
+	shapesSchema = "mkrun.shapes/1"
+)
 
 // Shapes is the catalogue of named layers.
 type Shapes struct {
@@ -93,19 +96,22 @@ func LoadShapes() (*Shapes, error) {
 
 var modelName = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]*$`)
 
+// shapesDocument is the document of a catalogue.
+type shapesDocument struct {
+	Schema string            `yaml:"schema"`
+	TPs    []int             `yaml:"tensor_parallel"`
+	Models map[string]*Model `yaml:"models"`
+}
+
 // ParseShapes reads a catalogue; name is the file's name in errors.
 func ParseShapes(name string, data []byte) (*Shapes, error) {
-	var f struct {
-		Schema string            `yaml:"schema"`
-		TPs    []int             `yaml:"tensor_parallel"`
-		Models map[string]*Model `yaml:"models"`
-	}
+	var f shapesDocument
 	doc, err := decode(name, data, &f)
 	if err != nil {
 		return nil, err
 	}
-	if f.Schema != "mkrun.shapes/1" {
-		return nil, doc.errorf("$.schema", "schema is %q, want mkrun.shapes/1", f.Schema)
+	if f.Schema != shapesSchema {
+		return nil, doc.errorf("$.schema", "schema is %q, want %s", f.Schema, shapesSchema)
 	}
 	for i, tp := range f.TPs {
 		if tp < 1 {
