@@ -39,6 +39,13 @@ func NewEval(n *Node) *Eval {
 // switchTree derives NCCL's tree: one record per switch, root ports left out, Broadcom switches in
 // base mode flattened.
 func (n *Node) switchTree() []int {
+	up := n.switches()
+	n.flatten(up)
+	return up
+}
+
+// switches is the same before the flattening.
+func (n *Node) switches() []int {
 	up := make([]int, len(n.PCI))
 	for i := range n.PCI {
 		p := n.PCI[i].Parent
@@ -52,7 +59,6 @@ func (n *Node) switchTree() []int {
 			up[i] = p
 		}
 	}
-	n.flatten(up)
 	return up
 }
 

@@ -10,7 +10,8 @@ import (
 )
 
 // Load reads a description of one or more nodes from a file: NCCL topology XML, hwloc (lstopo) XML,
-// the text of `nvidia-smi topo -m`, or mkrun's own JSON. The format is recognised
+// the text of
+// `nvidia-smi topo -m`, mkrun's own JSON, or a snapshot. The format is recognised
 // by content, never by name. Errors are *ImportError.
 func Load(path string) ([]*Node, error) {
 	f, err := os.Open(path)
@@ -46,6 +47,9 @@ func Parse(name string, data []byte) ([]*Node, error) {
 }
 
 func parse(name string, data []byte) ([]*Node, error) {
+	if bytes.HasPrefix(data, []byte{0x1f, 0x8b}) {
+		return parseSnapshot(name, data)
+	}
 	text := bytes.TrimSpace(bytes.TrimPrefix(data, []byte("\ufeff")))
 	switch {
 	case len(text) == 0:
@@ -57,7 +61,7 @@ func parse(name string, data []byte) ([]*Node, error) {
 	case looksLikeMatrix(string(text)):
 		return parseSMI(name, data)
 	}
-	return nil, &ImportError{name, 1, "neither NCCL XML, hwloc XML, the matrix of `nvidia-smi topo -m` (a head line with GPU0 ...) nor mkrun's JSON"}
+	return nil, &ImportError{name, 1, "neither NCCL XML, hwloc XML, the matrix of `nvidia-smi topo -m` (a head line with GPU0 ...) mkrun's JSON, nor a snapshot"}
 }
 
 // xmlRefusals are roots of other XML files that people take for a topology.

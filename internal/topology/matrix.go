@@ -141,7 +141,11 @@ func (e *Eval) writeNICs(b *strings.Builder, s Style) {
 		if len(c.Net) > 0 && c.Net[0] != name {
 			name += " (" + strings.Join(c.Net, ", ") + ")"
 		}
-		rows = append(rows, []cell{{fmt.Sprintf("NIC%d", i), colBold}, {name, ""}, {c.BDF, colDim}, {r.Role, color}, {speed, ""}, {c.layer(), ""}, {r.Why, colDim}})
+		where := c.BDF
+		if where == c.Name {
+			where = ""
+		}
+		rows = append(rows, []cell{{fmt.Sprintf("NIC%d", i), colBold}, {name, ""}, {where, colDim}, {r.Role, color}, {speed, ""}, {c.layer(), ""}, {r.Why, colDim}})
 	}
 	s.table(b, rows, "  ")
 }
@@ -264,33 +268,23 @@ func (e *Eval) WriteNotes(b *strings.Builder, s Style) {
 // WriteNodes writes any number of nodes: nodes that are the same are shown once, with their names;
 // then the rails over all of them.
 func WriteNodes(b *strings.Builder, evals []*Eval, s Style, view func(*Eval, *strings.Builder, Style)) {
-	groups := map[string][]int{}
-	var order []string
-	for i, e := range evals {
-		key := strings.Join(e.canonical(), "\n")
-		if groups[key] == nil {
-			order = append(order, key)
-		}
-		groups[key] = append(groups[key], i)
-	}
-	// The majority first: what differs from it is the odd one out.
-	slices.SortStableFunc(order, func(x, y string) int { return len(groups[y]) - len(groups[x]) })
-	for k, key := range order {
-		e := evals[groups[key][0]]
+	groups := alike(evals)
+	for k, group := range groups {
+		e := evals[group[0]]
 		if k > 0 {
 			b.WriteByte('\n')
 		}
 		b.WriteString(e.Title(s) + "\n")
 		if len(evals) > 1 {
 			var hosts []string
-			for _, i := range groups[key] {
+			for _, i := range group {
 				hosts = append(hosts, evals[i].Node.Host)
 			}
 			if len(hosts) > 1 {
 				fmt.Fprintf(b, "%d nodes alike: %s\n", len(hosts), shorten(hosts))
 			}
 			if k > 0 {
-				first := evals[groups[order[0]][0]]
+				first := evals[groups[0][0]]
 				for _, d := range Diff(first, e) {
 					b.WriteString(s.paint(colRed, "differs") + " from " + first.Node.Host + ": " + d.String() + "\n")
 				}
@@ -306,6 +300,25 @@ func WriteNodes(b *strings.Builder, evals []*Eval, s Style, view func(*Eval, *st
 	if len(evals) > 1 {
 		writeRails(b, evals, s)
 	}
+}
+
+// alike groups nodes of the same build, by position in evals: the largest group first, for what
+// differs from it is the odd one out.
+func alike(evals []*Eval) [][]int {
+	at := map[string]int{}
+	var groups [][]int
+	for i, e := range evals {
+		key := strings.Join(e.canonical(), "\n")
+		k, ok := at[key]
+		if !ok {
+			k = len(groups)
+			at[key] = k
+			groups = append(groups, nil)
+		}
+		groups[k] = append(groups[k], i)
+	}
+	slices.SortStableFunc(groups, func(a, b []int) int { return len(b) - len(a) })
+	return groups
 }
 
 func writeRails(b *strings.Builder, evals []*Eval, s Style) {

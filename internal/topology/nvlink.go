@@ -54,7 +54,9 @@ func sameFabric(a, b *GPU) bool {
 	if a.Fabric == nil || b.Fabric == nil {
 		return true
 	}
-	in := func(f *Fabric) bool { return f.State == "" || f.State == "not-supported" || f.State == "completed" && f.ok() }
+	in := func(f *Fabric) bool {
+		return f.State == "" || f.State == "not-supported" || f.State == "completed" && f.ok()
+	}
 	return in(a.Fabric) && in(b.Fabric) && a.Fabric.Cluster == b.Fabric.Cluster && a.Fabric.Clique == b.Fabric.Clique
 }
 

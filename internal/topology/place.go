@@ -1,6 +1,9 @@
 package topology
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // Placing is where ranks go.
 type Placing struct {
@@ -108,4 +111,26 @@ func (e *Eval) binding(g *GPU) (cpus, why string) {
 		return "", fmt.Sprintf("ideal are %s (NUMA node %d), but only %s may be used: not bound", near, *g.NUMA, allowed)
 	}
 	return both.String(), fmt.Sprintf("CPUs of NUMA node %d that may be used (ideal: %s)", *g.NUMA, near)
+}
+
+// Write writes the placement as a table.
+func (p *Placing) Write(b *strings.Builder, s Style) {
+	rows := [][]cell{{{"rank", colBold}, {"host", colBold}, {"GPU", colBold}, {"NUMA", colBold}, {"bind to", colBold}, {"NICs", colBold}}}
+	for _, r := range p.Ranks {
+		numa := "-"
+		if r.NUMA != nil && *r.NUMA >= 0 {
+			numa = fmt.Sprint(*r.NUMA)
+		}
+		var nics []string
+		for _, c := range r.NICs {
+			nics = append(nics, c.Name)
+		}
+		cpus := r.CPUs
+		if cpus == "" {
+			cpus = r.Bind
+		}
+		rows = append(rows, []cell{{fmt.Sprint(r.Rank), ""}, {r.Host, ""}, {fmt.Sprintf("GPU%d", r.GPU), ""}, {numa, ""}, {cpus, ""}, {strings.Join(nics, ", "), ""}})
+	}
+	s.table(b, rows, "  ")
+	b.WriteString(s.paint(colDim, p.Rule) + "\n")
 }

@@ -76,6 +76,13 @@ func (e *Eval) Uses() []Use {
 	return uses
 }
 
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
 // fastest keeps, among equally near NICs, those with the highest rate.
 func (e *Eval) fastest(nics []int) []int {
 	best := 0
@@ -103,12 +110,17 @@ func (e *Eval) share(u *Use, i, n int) {
 		u.NICs, u.Rule = nics, "the only nearest rail"
 	case l < n:
 		u.NICs = nics[i*l/n : i*l/n+1]
-		u.Rule = fmt.Sprintf("%d GPUs share %d rails: GPU %d of them by PCI address takes rail %d", n, l, i, i*l/n)
+		u.Rule = fmt.Sprintf("%d GPUs share %s: number %d of them by position takes number %d", n, count(l, "rail"), i, i*l/n)
 	case n == 1:
-		u.NICs, u.Rule = nics, fmt.Sprintf("all %d nearest rails are its own", l)
+		u.NICs, u.Rule = nics, fmt.Sprintf("all %s nearest to it are its own", count(l, "rail"))
 	default:
 		u.NICs = nics[i*l/n : (i+1)*l/n]
-		u.Rule = fmt.Sprintf("tie of %d rails between %d GPUs: GPU %d of them by PCI address takes rails %d to %d", l, n, i, i*l/n, (i+1)*l/n-1)
+		first, last := i*l/n, (i+1)*l/n-1
+		takes := fmt.Sprintf("number %d", first)
+		if last > first {
+			takes = fmt.Sprintf("numbers %d to %d", first, last)
+		}
+		u.Rule = fmt.Sprintf("tie of %d rails between %d GPUs: number %d of them by position takes %s", l, n, i, takes)
 	}
 }
 

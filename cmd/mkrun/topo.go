@@ -1,0 +1,230 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/mkrun/mkrun/internal/suggest"
+	"github.com/mkrun/mkrun/internal/topology"
+)
+
+// exitDegraded is the status of mkrun topo when the health check found a degradation.
+const exitDegraded = 3
+
+// topoFlags are the flags of mkrun topo.
+type topoFlags struct {
+	from     []string
+	roots    topology.Roots
+	vendor   string
+	snapshot string
+
+	json       bool
+	format     string
+	output     string
+	tree       bool
+	ascii      bool
+	color      string
+	vocabulary string
+	explain    string
+
+	check  bool
+	expect string
+	ranks  int
+}
+
+// topoFormats are what --format takes.
+var topoFormats = []string{"text", "tree", "json", "nccl-xml", "dot", "svg", "html"}
+
+func newTopo() *cobra.Command {
+	var f topoFlags
+	cmd := &cobra.Command{
+		Use:   "topo [flags]",
+		Short: "Show GPUs, NVLinks, PCIe, NUMA and NICs, what follows for placement, and what is broken",
+		Long: `Shows this machine, or machines from files: how far GPUs and NICs are apart in nvidia-smi's and NCCL's words,
+which NICs each GPU takes and by which rule, roles of the NICs, NVLinks, CPUs to bind to.
+
+--from reads NCCL topology XML, hwloc (lstopo) XML, the text of nvidia-smi topo -m, mkrun's own JSON and
+snapshots, recognised by content. With several nodes, those that are alike are shown once, the odd ones named, and
+the rails compared.
+
+Exit status: 0; with --check or --expect 3 if something is degraded; 1 an input cannot be read; 2 bad command line.`,
+		Example: `  mkrun topo
+  mkrun topo --explain gpu3
+  mkrun topo --check --expect h200-8 --json
+  mkrun topo --from machine.xml --format svg -o machine.svg
+  mkrun topo --snapshot here.tar.gz && mkrun topo --from here.tar.gz`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return &usageError{cmd.CommandPath(), fmt.Errorf("%q: mkrun topo takes no arguments; a file is read with --from %s", args[0], args[0])}
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+	}
+	fs := cmd.Flags()
+	fs.StringArrayVar(&f.from, "from", nil, "read nodes from this file instead of this machine (repeat for more)")
+	fs.StringVar(&f.snapshot, "snapshot", "", "capture this machine into this .tar.gz, with names, GUIDs, serials and MACs replaced")
+	fs.StringVar(&f.vendor, "vendor-topology", "", "NCCL XML of this type of virtual machine, to be laid under what the machine shows")
+	fs.StringVar(&f.roots.Sys, "sysfs-root", "", "where the machine's /sys is mounted, if not at /sys")
+	fs.StringVar(&f.roots.Proc, "proc-root", "", "where its /proc is mounted, if not at /proc")
+
+	fs.BoolVar(&f.json, "json", false, "one JSON document (schema "+topology.Schema+"), short for --format json")
+	fs.StringVar(&f.format, "format", "text", strings.Join(topoFormats, ", "))
+	fs.StringVarP(&f.output, "output", "o", "", "write to this file instead of stdout")
+	fs.BoolVar(&f.tree, "tree", false, "draw the tree, short for --format tree")
+	fs.BoolVar(&f.ascii, "ascii", false, "no characters beyond ASCII")
+	fs.StringVar(&f.color, "color", "auto", "auto (on a terminal), always or never")
+	fs.StringVar(&f.vocabulary, "vocabulary", "", "words of the matrix: smi or nccl (default: those that the source can tell)")
+	fs.StringVar(&f.explain, "explain", "", "say for one GPU (gpu3) how each answer came about")
+
+	fs.BoolVar(&f.check, "check", false, "look for what is broken; exit status 3 if something is degraded")
+	fs.StringVar(&f.expect, "expect", "", "compare with a file or a product ("+strings.Join(topology.MachineNames(), ", ")+"); implies --check")
+	fs.IntVar(&f.ranks, "ranks", 0, "place this many ranks")
+	return cmd
+}
+
+// usage refuses a command line.
+func (f *topoFlags) usage(cmd *cobra.Command, format string, args ...any) error {
+	return &usageError{cmd.CommandPath(), fmt.Errorf(format, args...)}
+}
+
+func (f *topoFlags) validate(cmd *cobra.Command) error {
+	switch {
+	case f.json && cmd.Flags().Changed("format") && f.format != "json":
+		return f.usage(cmd, "--json and --format %s exclude each other", f.format)
+	case f.tree && cmd.Flags().Changed("format") && f.format != "tree":
+		return f.usage(cmd, "--tree and --format %s exclude each other", f.format)
+	case f.json && f.tree:
+		return f.usage(cmd, "--json and --tree exclude each other")
+	case f.json:
+		f.format = "json"
+	case f.tree:
+		f.format = "tree"
+	}
+	known := false
+	for _, k := range topoFormats {
+		known = known || k == f.format
+	}
+	switch {
+	case !known:
+		return f.usage(cmd, "--format %s is unknown%s; known: %s", f.format, suggest.DidYouMean(f.format, topoFormats), strings.Join(topoFormats, ", "))
+	case f.vocabulary != "" && f.vocabulary != "smi" && f.vocabulary != "nccl":
+		return f.usage(cmd, "--vocabulary %s is neither smi nor nccl", f.vocabulary)
+	case f.color != "auto" && f.color != "always" && f.color != "never":
+		return f.usage(cmd, "--color %s is none of auto, always, never", f.color)
+	case f.ranks < 0:
+		return f.usage(cmd, "--ranks %d: 1 or more", f.ranks)
+	case f.snapshot != "" && len(f.from) > 0:
+		return f.usage(cmd, "--snapshot captures this machine; it cannot be combined with --from")
+	}
+	return nil
+}
+
+func (f *topoFlags) run(cmd *cobra.Command) error {
+	if err := f.validate(cmd); err != nil {
+		return err
+	}
+	if f.snapshot != "" {
+		return f.capture(cmd.Context(), cmd.OutOrStdout())
+	}
+	nodes, err := f.nodes(cmd.Context())
+	if err != nil {
+		return f.failed(cmd, err)
+	}
+	evals := make([]*topology.Eval, len(nodes))
+	for i, n := range nodes {
+		evals[i] = topology.NewEval(n)
+	}
+	var want *topology.Expectation
+	if f.expect != "" {
+		if want, err = topology.ParseExpectation(f.expect); err != nil {
+			return f.failed(cmd, err)
+		}
+	}
+	out := cmd.OutOrStdout()
+	if f.output != "" {
+		file, err := os.Create(f.output)
+		if err != nil {
+			return f.failed(cmd, fmt.Errorf("opening the output: %w", err))
+		}
+		defer file.Close()
+		out = file
+	}
+	findings := topology.CheckNodes(evals, want)
+	if err := f.write(cmd, out, evals, findings); err != nil {
+		return err
+	}
+	if (f.check || f.expect != "") && !topology.Healthy(findings) {
+		return exitStatus(exitDegraded)
+	}
+	return nil
+}
+
+// failed says what went wrong after the command line was understood: status 1, not 2.
+func (f *topoFlags) failed(cmd *cobra.Command, err error) error {
+	fmt.Fprintf(cmd.ErrOrStderr(), "mkrun: %v\n", err)
+	return exitStatus(1)
+}
+
+func (f *topoFlags) live() topology.LiveOptions {
+	return topology.LiveOptions{Roots: f.roots, Vendor: f.vendor, NoNVML: f.roots.Sys != "" && f.roots.Sys != "/sys"}
+}
+
+// nodes reads all that was asked for. Hosts of one name are told apart.
+func (f *topoFlags) nodes(ctx context.Context) ([]*topology.Node, error) {
+	if len(f.from) == 0 {
+		n, err := topology.Live(ctx, f.live())
+		if err != nil {
+			return nil, err
+		}
+		return []*topology.Node{n}, nil
+	}
+	var nodes []*topology.Node
+	taken := map[string]bool{}
+	for _, file := range f.from {
+		list, err := topology.Load(file)
+		if err != nil {
+			return nil, err
+		}
+		for _, n := range list {
+			name := n.Host
+			for k := len(nodes); taken[n.Host]; k++ {
+				n.Host = fmt.Sprintf("%s#%d", name, k)
+			}
+			taken[n.Host] = true
+			nodes = append(nodes, n)
+		}
+	}
+	return nodes, nil
+}
+
+func (f *topoFlags) capture(ctx context.Context, out io.Writer) error {
+	file, err := os.OpenFile(f.snapshot, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+	if err != nil {
+		return fmt.Errorf("--snapshot: %w", err)
+	}
+	n, err := topology.Snapshot(ctx, file, f.live())
+	if cerr := file.Close(); err == nil && cerr != nil {
+		err = fmt.Errorf("writing %s: %w", f.snapshot, cerr)
+	}
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "%s: %d GPUs, %d NICs, %d PCI devices; read it with mkrun topo --from %s\n", f.snapshot, len(n.GPUs), len(n.NICs), len(n.PCI), f.snapshot)
+	return nil
+}
+
+// gpuNumber reads what --explain takes: gpu3, GPU3 or 3.
+func gpuNumber(s string) (int, error) {
+	n, err := strconv.Atoi(strings.TrimPrefix(strings.ToLower(s), "gpu"))
+	if err != nil || n < 0 {
+		return 0, fmt.Errorf("--explain %s: name a GPU, such as gpu3", s)
+	}
+	return n, nil
+}

@@ -1,0 +1,269 @@
+//go:build cgo
+
+package topology
+
+import (
+	"encoding/binary"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// askNVML asks the driver library about all GPUs. Linking it costs nothing until here: the library is
+// opened at run time.
+func askNVML() nvmlState {
+	lib := nvml.New()
+	start := time.Now()
+	ret := lib.Init()
+	s := nvmlState{InitMS: float64(time.Since(start).Microseconds()) / 1000}
+	if ret != nvml.SUCCESS {
+		s.Problem = lib.ErrorString(ret)
+		return s
+	}
+	defer func() { _ = lib.Shutdown() }()
+	readNVML(lib, &s, func(d nvml.Device) (nvml.GpuFabricInfo_v2, nvml.Return) { return d.GetGpuFabricInfoV().V2() })
+	return s
+}
+
+type fabricAsker func(nvml.Device) (nvml.GpuFabricInfo_v2, nvml.Return)
+
+func readNVML(lib nvml.Interface, s *nvmlState, fabric fabricAsker) {
+	if v, ret := lib.SystemGetDriverVersion(); ret == nvml.SUCCESS {
+		s.Driver = v
+	}
+	n, ret := lib.DeviceGetCount()
+	if ret != nvml.SUCCESS {
+		s.Problem = "counting GPUs: " + lib.ErrorString(ret)
+		return
+	}
+	for i := range n {
+		d, ret := lib.DeviceGetHandleByIndex(i)
+		if ret != nvml.SUCCESS {
+			continue // a GPU that fell off the bus is still in sysfs: it shows as hidden
+		}
+		if g, ok := nvmlDevice(lib, d, i, fabric); ok {
+			s.GPUs = append(s.GPUs, g)
+		}
+	}
+}
+
+// nvmlDevice reads one GPU. What it does not support stays unknown.
+func nvmlDevice(lib nvml.Interface, d nvml.Device, index int, fabric fabricAsker) (nvmlGPU, bool) {
+	g := nvmlGPU{GPU: GPU{Index: index, Dev: index, PCI: -1, CUDA: -1, Module: -1, Vendor: vendorNVIDIA}}
+	pci, ret := d.GetPciInfo()
+	if ret != nvml.SUCCESS {
+		return g, false
+	}
+	g.BDF = fmt.Sprintf("%04x:%02x:%02x.0", pci.Domain, pci.Bus, pci.Device)
+	g.GPU.Device = int(pci.PciDeviceId >> 16)
+	if v, ret := d.GetName(); ret == nvml.SUCCESS {
+		g.Name = v
+	}
+	if v, ret := d.GetUUID(); ret == nvml.SUCCESS {
+		g.UUID = v
+	}
+	if v, ret := d.GetSerial(); ret == nvml.SUCCESS {
+		g.Serial = v
+	}
+	if major, minor, ret := d.GetCudaComputeCapability(); ret == nvml.SUCCESS {
+		g.SM = 10*major + minor
+	}
+	if v, ret := d.GetModuleId(); ret == nvml.SUCCESS {
+		g.Module = v
+	}
+	if v, ret := d.GetNumaNodeId(); ret == nvml.SUCCESS {
+		g.MemNode = &v
+	}
+	g.Gen, _ = d.GetCurrPcieLinkGeneration()
+	g.Width, _ = d.GetCurrPcieLinkWidth()
+	g.MaxGen, _ = d.GetMaxPcieLinkGeneration()
+	g.MaxWidth, _ = d.GetMaxPcieLinkWidth()
+	g.Links, g.MaxLinks = nvmlLinks(d, g.SM)
+	g.C2C = nvmlC2C(d)
+	g.Fabric = nvmlFabric(lib, d, fabric)
+	g.MIG = nvmlMIG(d)
+	g.Health = nvmlHealth(d)
+	return g, true
+}
+
+// nvmlLinks bundles the links by target. A link that the chip has but the board does not wire answers
+// "not supported" or is inactive by design: only the product's number tells, so links that are not
+// active count as down, never as missing.
+func nvmlLinks(d nvml.Device, sm int) ([]NVLink, int) {
+	var b bundle
+	most := 0
+	for l := range nvml.NVLINK_MAX_LINKS {
+		state, ret := nvmlLinkState(d, l, sm)
+		if ret == nvml.ERROR_INVALID_ARGUMENT {
+			break
+		}
+		if ret != nvml.SUCCESS {
+			continue
+		}
+		most++
+		if p2p, ret := d.GetNvLinkCapability(l, nvml.NVLINK_CAP_P2P_SUPPORTED); state && ret == nvml.SUCCESS && p2p == 0 {
+			continue
+		}
+		if !state {
+			b.down++
+			continue
+		}
+		link := NVLink{Count: 1, Peer: PeerUnknown}
+		// The kind first: the address of a switch may be hidden.
+		if kind, ret := d.GetNvLinkRemoteDeviceType(l); ret == nvml.SUCCESS {
+			switch kind {
+			case nvml.NVLINK_DEVICE_TYPE_GPU:
+				link.Peer = PeerGPU
+			case nvml.NVLINK_DEVICE_TYPE_IBMNPU:
+				link.Peer = PeerCPU
+			case nvml.NVLINK_DEVICE_TYPE_SWITCH:
+				link.Peer = PeerSwitch
+			}
+		}
+		if pci, ret := d.GetNvLinkRemotePciInfo(l); ret == nvml.SUCCESS {
+			link.Target = bdfOf(pci.Domain, pci.Bus, pci.Device)
+		}
+		b.add(link)
+	}
+	return b.done(), most
+}
+
+// nvmlLinkState asks the way that works: since Hopper the field value, before it the call.
+func nvmlLinkState(d nvml.Device, link, sm int) (bool, nvml.Return) {
+	if sm >= 90 {
+		v, ret := nvmlField(d, nvml.FI_DEV_NVLINK_GET_STATE, link)
+		if ret == nvml.SUCCESS {
+			return v == uint64(nvml.FEATURE_ENABLED), nvml.SUCCESS
+		}
+	}
+	state, ret := d.GetNvLinkState(link)
+	return state == nvml.FEATURE_ENABLED, ret
+}
+
+func nvmlField(d nvml.Device, field uint32, scope int) (uint64, nvml.Return) {
+	values := []nvml.FieldValue{{FieldId: field, ScopeId: uint32(scope)}}
+	if ret := d.GetFieldValues(values); ret != nvml.SUCCESS {
+		return 0, ret
+	}
+	if ret := nvml.Return(values[0].NvmlReturn); ret != nvml.SUCCESS {
+		return 0, ret
+	}
+	return binary.LittleEndian.Uint64(values[0].Value[:]) & 0xffffffff, nvml.SUCCESS
+}
+
+func nvmlC2C(d nvml.Device) *C2C {
+	count, ret := nvmlField(d, nvml.FI_DEV_C2C_LINK_COUNT, 0)
+	if ret != nvml.SUCCESS || count == 0 {
+		return nil
+	}
+	c := &C2C{}
+	for l := range int(min(count, 64)) {
+		if up, ret := nvmlField(d, nvml.FI_DEV_C2C_LINK_GET_STATUS, l); ret == nvml.SUCCESS && up == 1 {
+			c.Links++
+			if bw, ret := nvmlField(d, nvml.FI_DEV_C2C_LINK_GET_MAX_BW, l); ret == nvml.SUCCESS {
+				c.MBs = float64(bw)
+			}
+		}
+	}
+	return c
+}
+
+// fabricStates are the states of a GPU's fabric registration in NVML's numbering.
+var fabricStates = []string{"not-supported", "not-started", "in-progress", "completed"}
+
+// fabricTroubles are the 2-bit groups of the fabric health mask; in each, 1 is "true". 0 is not
+// supported and 2 is fine.
+var fabricTroubles = []struct {
+	shift, mask uint32
+	what        string
+}{
+	{0, 3, "degraded bandwidth"}, {2, 3, "route recovery in progress"}, {4, 3, "route unhealthy"}, {6, 3, "access timeout recovery"},
+}
+
+// fabricMisconfigured are the values of the "incorrect configuration" group, from bit 8; 1 is none.
+var fabricMisconfigured = map[uint32]string{2: "incorrect system GUID", 3: "incorrect chassis serial number", 4: "no partition", 5: "insufficient NVLinks", 6: "incompatible GPU firmware", 7: "invalid location", 8: "GPU state invalid"}
+
+func nvmlFabric(lib nvml.Interface, d nvml.Device, ask fabricAsker) *Fabric {
+	info, ret := ask(d)
+	if ret != nvml.SUCCESS {
+		old, ret := d.GetGpuFabricInfo()
+		if ret != nvml.SUCCESS {
+			return nil
+		}
+		info = nvml.GpuFabricInfo_v2{ClusterUuid: old.ClusterUuid, Status: old.Status, CliqueId: old.CliqueId, State: old.State}
+	}
+	f := &Fabric{State: fmt.Sprintf("state %d", info.State), Status: "success", Clique: int(info.CliqueId)}
+	if int(info.State) < len(fabricStates) {
+		f.State = fabricStates[info.State]
+	}
+	if info.Status != 0 && f.State == "completed" {
+		f.Status = strings.ToLower(lib.ErrorString(nvml.Return(info.Status)))
+	}
+	if info.ClusterUuid != [16]uint8{} {
+		f.Cluster = fmt.Sprintf("%x", info.ClusterUuid)
+	}
+	for _, t := range fabricTroubles {
+		if info.HealthMask>>t.shift&t.mask == 1 {
+			f.Health = append(f.Health, t.what)
+		}
+	}
+	if what := fabricMisconfigured[info.HealthMask>>8&0xf]; what != "" {
+		f.Health = append(f.Health, what)
+	}
+	return f
+}
+
+func nvmlMIG(d nvml.Device) []MIG {
+	if on, _, ret := d.GetMigMode(); ret != nvml.SUCCESS || on != nvml.DEVICE_MIG_ENABLE {
+		return nil
+	}
+	n, ret := d.GetMaxMigDeviceCount()
+	if ret != nvml.SUCCESS {
+		return nil
+	}
+	var list []MIG
+	for i := range n {
+		m, ret := d.GetMigDeviceHandleByIndex(i)
+		if ret != nvml.SUCCESS {
+			continue
+		}
+		var mig MIG
+		if v, ret := m.GetUUID(); ret == nvml.SUCCESS {
+			mig.UUID = v
+		}
+		if v, ret := m.GetName(); ret == nvml.SUCCESS {
+			mig.Name = v
+		}
+		list = append(list, mig)
+	}
+	return list
+}
+
+// throttleReasons that say that something is wrong; idle, application clocks and the like do not.
+var throttleReasons = []struct {
+	bit  uint64
+	what string
+}{{0x08, "hardware slowdown"}, {0x40, "hardware thermal slowdown"}, {0x80, "hardware power brake"}}
+
+func nvmlHealth(d nvml.Device) *GPUHealth {
+	h := &GPUHealth{}
+	if on, _, ret := d.GetEccMode(); ret == nvml.SUCCESS {
+		h.ECC = on == nvml.FEATURE_ENABLED
+	}
+	if v, ret := d.GetTotalEccErrors(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC); ret == nvml.SUCCESS {
+		h.Uncorrected = v
+	}
+	if _, _, pending, failed, ret := d.GetRemappedRows(); ret == nvml.SUCCESS {
+		h.RemapWaits, h.RemapFailed = pending, failed
+	}
+	if v, ret := d.GetCurrentClocksThrottleReasons(); ret == nvml.SUCCESS {
+		for _, r := range throttleReasons {
+			if v&r.bit != 0 {
+				h.Throttle = append(h.Throttle, r.what)
+			}
+		}
+	}
+	return h
+}
