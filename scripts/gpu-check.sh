@@ -31,6 +31,7 @@ nvidia-smi --query-gpu=index,name,driver_version,power.limit,clocks.max.sm --for
 nvidia-smi topo -m 2>/dev/null | head -n $((gpus + 1))
 
 for n in $(seq 1 "$ranks"); do step 90 "ranks$n.log" "$program" "$n"; done
+[ "$ranks" -gt 1 ] && step 60 "dead-peer.log" "$program" "$ranks" dead
 step 60 example.log build/example_ag_gemm "$ranks"
 [ -s "$out/example.log" ] && ! grep -qv ' 0 of ' "$out/example.log" && echo "$ranks passed, 0 failed" >> "$out/example.log"
 

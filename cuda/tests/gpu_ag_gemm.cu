@@ -1,6 +1,7 @@
 // ag_gemm on real GPUs: every answer against an fp32 reference, repeats against the first answer bit by bit, faults.
-// Usage: gpu_ag_gemm [ranks] [quick]. One process per rank, rank r on GPU r modulo their number (more ranks than GPUs
-// need MPS). Ends with "N passed, N failed".
+// Usage: gpu_ag_gemm [ranks] [quick | dead]. One process per rank, rank r on GPU r modulo their number (more ranks than GPUs
+// need MPS). `quick` is for sanitizers; `dead` kills the last rank before the others' first call. Ends with
+// "N passed, N failed".
 #include <functional>
 #include <string>
 
@@ -79,7 +80,8 @@ struct Operands {
 
 struct Suite {
   test::Rank rank;
-  bool quick;
+  std::string mode;
+  bool quick = mode == "quick";
   mk_context* context = nullptr;
   mk_ag_gemm* op = nullptr;
   cudaStream_t stream = nullptr;
@@ -127,8 +129,11 @@ struct Suite {
     cuda(cudaStreamSynchronize(stream), what.c_str());
     const int status = mk_ag_gemm_status(op, nullptr, &error);
     if (status != MK_OK) {
-      verdict(false, what, error.text);
-      return false;
+      // An abort is sticky: nothing after it can be right. The other ranks learn it in the same call.
+      printf("[%d] FAIL %s: %s\n", rank.rank, what.c_str(), error.text);
+      fflush(nullptr);
+      rank.shared->failed = 1;
+      _exit(1);
     }
     const test::Difference d = o.difference();
     const unsigned long long guard = o.guard_written();
@@ -146,6 +151,7 @@ struct Suite {
     Operands<T> o(p, rank.rank, rank.world, seed);
     o.poison();
     const mk_ag_gemm_args a = o.args();
+    rank.meet();  // the ranks' checks take different times; waits are short here
     must(mk_ag_gemm_launch(op, &a, &c, stream, &error), name(p, c).c_str());
     right(o, name(p, c), say);
   }
@@ -202,11 +208,13 @@ struct Suite {
       o[i] = new Operands<__nv_bfloat16>(p, rank.rank, rank.world, 500 + i);
       o[i]->poison();
       const mk_ag_gemm_args a = o[i]->args();
+      rank.meet();
       must(mk_ag_gemm_launch(op, &a, &c, stream, &error), "repeats");
       good = right(*o[i], "repeats, first " + name(p, c)) && good;
       cuda(cudaMalloc(&first[i], words * 2), "copy of the first answer");
       cuda(cudaMemcpy(first[i], o[i]->c, words * 2, cudaMemcpyDeviceToDevice), "copy of the first answer");
     }
+    rank.meet();
     uint32_t random = 12345 + rank.rank * 7;
     for (int call = 0; call < calls; ++call) {
       Operands<__nv_bfloat16>& x = *o[call % kInputs];
@@ -249,6 +257,7 @@ struct Suite {
       cudaFree(o.reference);
       o.reference = nullptr;
       o.poison();
+      rank.meet();
       cuda(cudaGraphLaunch(exec, stream), "replay");
       good = right(o, "graph replay " + name(p, c));
     }
@@ -264,6 +273,7 @@ struct Suite {
       Operands<__nv_bfloat16> o(p, rank.rank, rank.world, 950);
       o.poison();
       const mk_ag_gemm_args a = o.args();
+      rank.meet();
       must(mk_ag_gemm_launch(op, &a, &c, stream, &error), "dropped tile");
       right(o, "before dropping a tile");
       for (const int value : {0xFF, 0x00}) {  // not written; zeros
@@ -280,6 +290,7 @@ struct Suite {
       if (rank.rank == rank.world - 1) a.m = p.m / 2;
       mk_ag_gemm_config fault = config(round % 2 && copies ? MK_MOVER_CE : MK_MOVER_SM, 256, 1 + round / 2 % 2);
       fault.row_block = fault.mover == MK_MOVER_CE ? 128 : 0;
+      rank.meet();
       must(mk_ag_gemm_launch(op, &a, &fault, stream, &error), "dropped flag");
       cuda(cudaStreamSynchronize(stream), "dropped flag");
       rank.meet();
@@ -299,6 +310,26 @@ struct Suite {
     verdict(reported == rounds && right_again == rounds, "dropped flags",
             std::to_string(reported) + " reported, " + std::to_string(right_again) + " right after reset, of " +
                 std::to_string(rounds));
+  }
+
+  // The last rank dies before its call: the others must come back within the bound and say for whom they waited.
+  int dead_peer() {
+    Operands<__nv_bfloat16> o({512 * rank.world, 512, 512}, rank.rank, rank.world, 970);
+    const mk_ag_gemm_args a = o.args();
+    const mk_ag_gemm_config c = config(MK_MOVER_SM, 256, 1);
+    rank.meet();
+    if (rank.rank == rank.world - 1) _exit(0);
+    timespec start, end;
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    must(mk_ag_gemm_launch(op, &a, &c, stream, &error), "dead peer");
+    cuda(cudaStreamSynchronize(stream), "dead peer");
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    const double seconds = double(end.tv_sec - start.tv_sec) + 1e-9 * double(end.tv_nsec - start.tv_nsec);
+    const int status = mk_ag_gemm_status(op, nullptr, &error);
+    verdict(status == MK_ERROR_ABORTED && seconds < 2.5, "dead peer", std::to_string(seconds) + " s, " + error.text);
+    printf("[%d] %d passed, %d failed\n", rank.rank, passed, failed);
+    fflush(nullptr);
+    _exit(failed == 0 ? 0 : 1);  // the collective end would wait for the dead
   }
 
   void refusals() {
@@ -326,13 +357,14 @@ struct Suite {
     mk_context_desc d;
     MK_INIT(&d);
     d.rank = rank.rank, d.world = rank.world, d.device = device, d.heap_bytes = 256ull << 20;
-    d.timeout_ns = quick ? 20'000'000'000ull : 500'000'000ull;
+    d.timeout_ns = quick ? 20'000'000'000ull : copies || rank.world == 1 ? 250'000'000ull : 2'000'000'000ull;
     d.allgather = test::Rank::allgather, d.user = &rank;
     must(mk_context_create(&d, &context, &error), "context");
     mk_ag_gemm_desc od;
     MK_INIT(&od);
     od.max_m = 8192, od.max_k = 8192;
     must(mk_ag_gemm_create(context, &od, &op, &error), "operator");
+    if (mode == "dead") return dead_peer();
     // The first call in a fresh process is the fused kernel.
     shapes();
     refusals();
@@ -341,7 +373,7 @@ struct Suite {
     if (!quick) repeats(MK_MOVER_SM, 101);
     graph(MK_MOVER_SM);
     if (copies) graph(MK_MOVER_CE);
-    faults(quick ? 0 : 8);
+    faults(quick ? 0 : copies ? 50 : 4);
     must(mk_ag_gemm_destroy(op, &error), "destroy");
     must(mk_context_destroy(context, &error), "destroy");
     printf("[%d] %d passed, %d failed\n", rank.rank, passed, failed);
@@ -353,8 +385,8 @@ struct Suite {
 
 int main(int argc, char** argv) {
   const int world = argc > 1 ? atoi(argv[1]) : 1;
-  const bool quick = argc > 2 && std::string(argv[2]) == "quick";
-  const auto body = [&](const test::Rank& r) { return Suite{r, quick}.run(); };
+  const std::string mode = argc > 2 ? argv[2] : "";
+  const auto body = [&](const test::Rank& r) { return Suite{r, mode}.run(); };
   if (world == 1) {
     // In this process, so that a sanitizer sees it.
     test::Shared* shared = new test::Shared{};

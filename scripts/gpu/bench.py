@@ -57,6 +57,15 @@ class Rank:
         g = torch.Generator(device="cuda").manual_seed(seed)
         return torch.randn(rows, columns, device="cuda", dtype=torch.bfloat16, generator=g)
 
+    def captured(self, call):
+        """The call as a graph, replayed."""
+        call(self.stream.cuda_stream)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
+            call(self.stream.cuda_stream)
+        return lambda _stream: graph.replay()
+
     def times(self, variants, rounds, iterations):
         """variants: name -> list of functions of the stream, used in turn. Returns name -> list of ms, or an error."""
         stream, result, broken = self.stream.cuda_stream, {n: [] for n in variants}, {}
@@ -193,6 +202,13 @@ def bench_ag(r, shape):
             continue
         r.check(c[0], reference, f"ag_gemm {shape} {name}")
         waited[name] = statistics.mean(op.waited()) / 1.7e3
+    if r.options.graph:
+        for name in [n for n in variants if n not in ("allgather", "gemm (this library)")]:
+            try:
+                variants["graph " + name] = [r.captured(call) for call in variants[name]]
+            except RuntimeError as e:
+                if r.rank == 0:
+                    print(f"graph {name}: {str(e).splitlines()[0][:120]}", flush=True)
     out = r.times(variants, r.options.rounds, r.options.iterations)
     for name, value in waited.items():
         if "error" not in out[name]:
@@ -311,6 +327,7 @@ def main():
     parser.add_argument("--heap", type=int, default=400, help="MiB")
     parser.add_argument("--queued", type=float, default=0, help="million cycles of head start for the host, per call")
     parser.add_argument("--no-asynctp", action="store_true")
+    parser.add_argument("--graph", action="store_true", help="also time each call captured in a graph and replayed")
     parser.add_argument("--library", help="another build of libmkernel.so, to compare builds")
     parser.add_argument("--json")
     options = parser.parse_args()

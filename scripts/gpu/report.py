@@ -17,6 +17,10 @@ BARS = {
 }
 
 
+# bench.py names a variant after its settings, movers by number.
+MOVERS = (("mover=1", "sm"), ("mover=2", "ce"))
+
+
 def load(folder, pattern):
     out = []
     for path in sorted(glob.glob(os.path.join(folder, pattern))):
@@ -68,7 +72,7 @@ def ag(data):
         x = good["default"]
         kind, bar = BARS.get(shape, ("best", math.inf))
         ratio = x["ms"] / (best if kind == "best" else product)
-        movers = " ".join(f"{name[6:]} {good[name]['ms']:.4f}" for name in ("mover=sm", "mover=ce") if name in good)
+        movers = " ".join(f"{label} {good[name]['ms']:.4f}" for name, label in MOVERS if name in good)
         print(f"ag     {loop_name(data):<6} {shape:<15} gemm {product:.4f} seq {good['sequence']['ms']:.4f} "
               f"atp {baselines.get('asynctp', math.nan):.4f} | {x['ms']:.4f} [{x['p5']:.4f} {x['p95']:.4f}] "
               f"/best {x['ms'] / best:.3f} /gemm {x['ms'] / product:.3f} bar {bar} {kind}: {'met' if ratio <= bar else 'MISSED'} | "
