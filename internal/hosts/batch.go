@@ -1,0 +1,85 @@
+package hosts
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// FromSlurm reads the hosts of a Slurm allocation: SLURM_JOB_NODELIST, as in node[01-03],gpu7, and
+// SLURM_TASKS_PER_NODE, as in 2(x3),1. An empty second argument leaves the slots open.
+func FromSlurm(nodelist, tasks string) ([]Host, error) {
+	list, err := ParseList("SLURM_JOB_NODELIST", nodelist)
+	if err != nil {
+		return nil, err
+	}
+	if tasks == "" {
+		return list, nil
+	}
+	bad := func(item string) error {
+		return fmt.Errorf("SLURM_TASKS_PER_NODE=%s: %q is not understood; expected a form such as 2(x3),1", tasks, item)
+	}
+	node := 0
+	for item := range strings.SplitSeq(tasks, ",") {
+		number, rest, repeated := strings.Cut(item, "(x")
+		times := 1
+		if repeated {
+			text, ok := strings.CutSuffix(rest, ")")
+			n, err := strconv.ParseUint(text, 10, 31)
+			if !ok || err != nil || n < 1 {
+				return nil, bad(item)
+			}
+			times = int(n)
+		}
+		slots, err := parseSlots(number)
+		if err != nil {
+			return nil, bad(item)
+		}
+		if times > len(list)-node {
+			return nil, fmt.Errorf("SLURM_TASKS_PER_NODE=%s speaks of more hosts than the %d of SLURM_JOB_NODELIST", tasks, len(list))
+		}
+		for range times {
+			list[node].Slots = slots
+			node++
+		}
+	}
+	if node != len(list) {
+		return nil, fmt.Errorf("SLURM_TASKS_PER_NODE=%s speaks of %d hosts, SLURM_JOB_NODELIST of %d", tasks, node, len(list))
+	}
+	return list, nil
+}
+
+// FromNodeFile reads the file of a batch system that names a host once for each slot, as PBS_NODEFILE and
+// LSB_DJOB_HOSTFILE do.
+func FromNodeFile(source string, data []byte) ([]Host, error) {
+	var list []Host
+	index := map[string]int{}
+	line := 0
+	for raw := range strings.SplitSeq(string(data), "\n") {
+		line++
+		text := strings.TrimSpace(raw)
+		if text == "" {
+			continue
+		}
+		h := Host{Name: text, Slots: 1}
+		if err := checkWord(text, "host", "._-"); err != nil {
+			return nil, &Error{source, line, column(text, err.offset), strings.ToValidUTF8(text, "?"), err.msg}
+		}
+		i, seen := index[h.key()]
+		switch {
+		case !seen && len(list) == MaxHosts:
+			return nil, fmt.Errorf("%s names more than %d hosts", source, MaxHosts)
+		case !seen:
+			index[h.key()] = len(list)
+			list = append(list, h)
+		case list[i].Slots == MaxSlots:
+			return nil, fmt.Errorf("%s names %s more than %d times", source, text, MaxSlots)
+		default:
+			list[i].Slots++
+		}
+	}
+	if len(list) == 0 {
+		return nil, fmt.Errorf("%s names no host", source)
+	}
+	return list, nil
+}
