@@ -39,6 +39,7 @@ type Candidate struct {
 	Distance   float64 // how far it is from the query, in doublings of a matrix size; 0 when it matches
 	Conditions int     // what it asks for beyond its engine
 	Lost       string  // by how far it lost against the first; "" for the first
+	Note       string  // of its provenance
 }
 
 // Candidates returns the entries for the query's engine, the nearest first. Of those equally far away the
@@ -50,7 +51,7 @@ func (o *Operator) Candidates(q Query) []Candidate {
 			continue
 		}
 		dist, off := e.Match.distance(q)
-		c := Candidate{Distance: dist, Conditions: e.Match.conditions()}
+		c := Candidate{Distance: dist, Conditions: e.Match.conditions(), Note: e.Provenance.Note}
 		c.Choice = Choice{Settings: e.Use.settings(), Source: o.source(i), Why: "matches", Exact: len(off) == 0}
 		if !c.Exact {
 			c.Why = "nearest: " + strings.Join(off, ", ")
@@ -244,3 +245,6 @@ func (b *bounds) meets(o *bounds) bool {
 	below := func(x, y *bounds) bool { return x.Max != nil && y.Min != nil && *x.Max < *y.Min }
 	return !below(b, o) && !below(o, b)
 }
+
+// Fabrics lists what may join nodes.
+func Fabrics() []string { return slices.Clone(knownFabrics) }

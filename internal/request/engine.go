@@ -7,8 +7,8 @@ import (
 	"github.com/mkrun/mkrun/internal/dataplane"
 )
 
-// chooseEngine says which engine a value of --engine means on this host, and why.
-func chooseEngine(name string) (engine, why string, err error) {
+// ChooseEngine says which engine a value of --engine means on this host, and why.
+func ChooseEngine(name string) (engine, why string, err error) {
 	switch name {
 	case "cpu":
 		return "cpu", "asked for", nil

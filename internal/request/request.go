@@ -3,7 +3,6 @@
 package request
 
 import (
-	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -104,19 +103,7 @@ func (r Request) ResolvePlan() (*Resolved, error) {
 	}
 	var out Resolved
 	var err error
-	if out.Engine, out.EngineWhy, err = chooseEngine(r.Engine); err != nil {
-		return nil, err
-	}
-	shape, err := r.shape(&out)
-	if err != nil {
-		return nil, err
-	}
-	dtype, err := engine.ParseDType(r.DType)
-	if err != nil {
-		return nil, fmt.Errorf("--dtype: %w", err)
-	}
-	algorithm, err := r.algorithm(shape, dtype)
-	if err != nil {
+	if out.Engine, out.EngineWhy, err = ChooseEngine(r.Engine); err != nil {
 		return nil, err
 	}
 	out.Net = "none"
@@ -124,31 +111,39 @@ func (r Request) ResolvePlan() (*Resolved, error) {
 	if r.World.Nodes() > 1 {
 		out.Net, fabric = "tcp", "tcp"
 	}
+	q, layer, err := r.Query(out.Engine, fabric)
+	if err != nil {
+		return nil, err
+	}
+	out.Layer = layer
+	dtype, err := engine.ParseDType(q.DType)
+	if err != nil {
+		return nil, fmt.Errorf("--dtype: %w", err)
+	}
+	shape := plan.Shape{M: q.M, N: q.N, K: q.K}
+	algorithm, err := r.algorithm(shape, dtype)
+	if err != nil {
+		return nil, err
+	}
 	entries, err := config.LoadOperator(r.Operator, r.Config)
 	if err != nil {
 		return nil, err
 	}
-	ppn := 0
-	for _, n := range r.World.PPN {
-		ppn = max(ppn, n)
-	}
-	choice := entries.Lookup(config.Query{
-		Engine: out.Engine, DType: dtype.String(), M: shape.M, N: shape.N, K: shape.K,
-		Nodes: r.World.Nodes(), PPN: ppn, Fabric: fabric,
-	})
-	out.Source, out.SourceWhy = choice.Source, choice.Why
+	choice := entries.Lookup(q)
+	var use settings
 	out.Run = operator.RunSpec{
 		Operator: r.Operator, Shape: shape, DType: dtype, World: r.World,
-		Chunks:    first(r.Chunks, choice.Settings.Chunks, defaultChunks(shape.M, r.World.Size())),
+		Chunks:    use.pick("--chunks", r.Chunks, choice.Settings.Chunks, defaultChunks(shape.M, r.World.Size())),
 		Algorithm: algorithm, Partials: r.Partials,
-		Tile: first(r.Tile, choice.Settings.TileM),
+		Tile: use.pick("--tile", r.Tile, choice.Settings.TileM, 0),
 		Net:  r.Net, Check: r.Check, Warmup: r.Warmup, Iters: r.Iters, Seed: r.Seed, WaitTimeout: r.WaitTimeout,
 	}
-	out.Run.Workers[plan.RoleIntra] = first(r.Workers[plan.RoleIntra], choice.Settings.Intra, 1)
-	out.Run.Workers[plan.RoleSend] = first(r.Workers[plan.RoleSend], choice.Settings.Send, 1)
-	out.Run.Workers[plan.RoleReduce] = first(r.Workers[plan.RoleReduce], choice.Settings.Reduce, 1)
+	out.Run.Workers[plan.RoleIntra] = use.pick("--intra-workers", r.Workers[plan.RoleIntra], choice.Settings.Intra, 1)
+	out.Run.Workers[plan.RoleSend] = use.pick("--send-workers", r.Workers[plan.RoleSend], choice.Settings.Send, 1)
+	out.Run.Workers[plan.RoleReduce] = use.pick("--reduce-workers", r.Workers[plan.RoleReduce], choice.Settings.Reduce, 1)
 	// Ranks that share this host share its cores.
-	out.Run.Workers[plan.RoleCompute] = first(r.Workers[plan.RoleCompute], choice.Settings.Compute, max(1, runtime.NumCPU()/r.World.Size()))
+	out.Run.Workers[plan.RoleCompute] = use.pick("--compute-workers", r.Workers[plan.RoleCompute], choice.Settings.Compute, max(1, runtime.NumCPU()/r.World.Size()))
+	out.Source, out.SourceWhy = choice.Source+use.overrides(), choice.Why
 	if err := out.Run.Validate(); err != nil {
 		return nil, err
 	}
@@ -156,59 +151,4 @@ func (r Request) ResolvePlan() (*Resolved, error) {
 		return nil, err
 	}
 	return &out, nil
-}
-
-// shape takes the sizes from the flags or from a named layer.
-func (r Request) shape(out *Resolved) (plan.Shape, error) {
-	s := plan.Shape{M: r.M, N: r.N, K: r.K}
-	if r.Layer == "" {
-		if r.Tokens != 0 {
-			return s, errors.New("--tokens is the M of a named layer: give --shape with it, or --m instead")
-		}
-		for _, d := range []struct {
-			flag string
-			size int64
-		}{{"--m", s.M}, {"--n", s.N}, {"--k", s.K}} {
-			if d.size == 0 {
-				return s, fmt.Errorf("%s is missing: give --m, --n and --k (each at least 1), or --shape NAME --tokens M", d.flag)
-			}
-		}
-	} else {
-		if r.N != 0 || r.K != 0 {
-			return s, errors.New("--shape says what N and K are: leave out --n and --k")
-		}
-		if r.M != 0 && r.Tokens != 0 {
-			return s, errors.New("--tokens and --m are the same for a named layer: give one")
-		}
-		shapes, err := config.LoadShapes()
-		if err != nil {
-			return s, err
-		}
-		layer, err := shapes.Resolve(r.Layer)
-		if err != nil {
-			return s, err
-		}
-		if err := layer.For(r.Operator); err != nil {
-			return s, err
-		}
-		s.N, s.K = layer.N, layer.K
-		if s.M = max(r.Tokens, r.M); s.M == 0 {
-			return s, fmt.Errorf("--shape %s needs --tokens: the rows of the product", r.Layer)
-		}
-		out.Layer = fmt.Sprintf("%v: %s (%s)", layer, layer.Formula, layer.Source)
-		if layer.TP != r.World.Size() {
-			out.Layer += fmt.Sprintf("; note: a layer split over %d ranks, run on %d", layer.TP, r.World.Size())
-		}
-	}
-	return s, nil
-}
-
-// first is the first value that is set.
-func first(values ...int) int {
-	for _, v := range values {
-		if v != 0 {
-			return v
-		}
-	}
-	return 0
 }

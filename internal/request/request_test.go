@@ -45,6 +45,13 @@ func TestFlagsOverrideTheConfiguration(t *testing.T) {
 	if r.Run.Chunks != 7 || r.Run.Tile != 32 || r.Run.Workers[plan.RoleSend] != 5 || r.Run.Workers[plan.RoleCompute] != 3 {
 		t.Errorf("flags were not taken: %+v", r.Run)
 	}
+	const want = ", overridden by --chunks 7, --tile 32, --intra-workers 2 (configured: 1), --send-workers 5 (configured: 1), --compute-workers 3"
+	if !strings.HasSuffix(r.Source, want) {
+		t.Errorf("source %q, want it to end with %q", r.Source, want)
+	}
+	if plain, err := base().Resolve(); err != nil || strings.Contains(plain.Source, "overridden") {
+		t.Errorf("source without flags: %q (%v)", plain.Source, err)
+	}
 }
 
 func TestNamedLayer(t *testing.T) {
