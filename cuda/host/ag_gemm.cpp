@@ -147,7 +147,7 @@ void launch(mk_ag_gemm& op, const mk_ag_gemm_args& a, const mk_ag_gemm_config& w
     return;
   }
   mk_ag_gemm_config c = wanted;
-  complete_ag_gemm(c, a, {context.world, context.sms, context.shared_gpu});
+  complete_ag_gemm(c, a, {context.world, context.sms, context.sharers});
   const AgGemmShape shape = {c.tile_n, c.cluster, static_cast<Element>(a.element)};
   const int ctas = std::min(c.ctas, op.resident[c.tile_n / 256][c.cluster - 1]) / c.cluster * c.cluster;
   if (ctas < 1) fail(MK_ERROR_UNSUPPORTED, "not one CTA of this kernel fits on the GPU");
@@ -262,7 +262,7 @@ int mk_ag_gemm_choose(mk_ag_gemm* op, const mk_ag_gemm_args* args, mk_ag_gemm_co
     mk::check_struct(args, "mk_ag_gemm_args");
     mk::check_struct(config, "mk_ag_gemm_config");
     mk::check_ag_gemm(*args, op->capacity, op->context->world);
-    mk::complete_ag_gemm(*config, *args, {op->context->world, op->context->sms, op->context->shared_gpu});
+    mk::complete_ag_gemm(*config, *args, {op->context->world, op->context->sms, op->context->sharers});
   });
 }
 

@@ -134,12 +134,15 @@ void complete_split(mk_ag_gemm_config& c, const mk_ag_gemm_args& a, const AgGemm
 
 void complete_ag_gemm(mk_ag_gemm_config& c, const mk_ag_gemm_args& a, const AgGemmMachine& machine) {
   const int64_t shard = a.m / machine.world;
-  if (c.ctas == 0) c.ctas = machine.sms;
+  // Ranks that share a GPU wait for one another inside their kernels, so all must fit at once; MPS limits the SMs of a
+  // rank, but may give two ranks the same ones.
+  if (c.ctas == 0) c.ctas = std::max(1, machine.sms / machine.sharers);
   if (c.ctas < 0) fail(MK_ERROR_ARGUMENT, "ctas is %d", c.ctas);
   if (c.mover == MK_MOVER_AUTO)
-    c.mover = shard * a.k * 2 >= kCopyEngineBytes && !machine.shared_gpu ? MK_MOVER_CE : MK_MOVER_SM;
+    c.mover = shard * a.k * 2 >= kCopyEngineBytes && machine.sharers == 1 ? MK_MOVER_CE : MK_MOVER_SM;
   if (c.mover != MK_MOVER_SM && c.mover != MK_MOVER_CE) fail(MK_ERROR_ARGUMENT, "mover %d is unknown", c.mover);
-  if (c.mover == MK_MOVER_CE && machine.shared_gpu)
+  // A copy inside one GPU needs SMs, which the waiting kernels hold.
+  if (c.mover == MK_MOVER_CE && machine.sharers > 1)
     fail(MK_ERROR_UNSUPPORTED, "the copy engine cannot serve ranks that share a GPU: use the sm mover");
   if (c.tile_n == 0) {
     // One wave of large tiles leaves no own rows to compute while the peers' rows are on their way.

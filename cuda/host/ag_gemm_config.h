@@ -21,7 +21,7 @@ void check_ag_gemm(const mk_ag_gemm_args& args, const AgGemmCapacity& capacity, 
 struct AgGemmMachine {
   int world;
   int sms;
-  bool shared_gpu;  // ranks that share a GPU: a copy between them waits for SMs that their kernels hold
+  int sharers;  // most ranks on one GPU
 };
 
 // Fills what is 0, then checks the whole; throws Error. All ranks get the same answer from the same input.

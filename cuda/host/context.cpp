@@ -1,5 +1,6 @@
 #include "host/context.h"
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -74,7 +75,7 @@ void check_desc(const mk_context_desc* d) {
   if (d->heap_bytes == 0) fail(MK_ERROR_ARGUMENT, "heap_bytes is 0");
 }
 
-// Ranks that were given different values would hang later; they learn it here. Also finds out who shares a GPU.
+// Ranks that were given different values would hang later; they learn it here. Also counts who shares a GPU.
 void meet(mk_context& c, uint64_t heap_bytes) {
   if (c.world == 1) return;
   struct Facts {
@@ -96,8 +97,9 @@ void meet(mk_context& c, uint64_t heap_bytes) {
     if (f.version != mine.version || f.heap != mine.heap || f.timeout != mine.timeout || f.world != mine.world)
       fail(MK_ERROR_ARGUMENT, "rank %d was created with another version, world, heap size or time-out than rank %d", r,
            c.rank);
-    for (int other = 0; other < r; ++other)
-      if (memcmp(all[other].gpu, f.gpu, sizeof f.gpu) == 0) c.shared_gpu = true;
+    int on_same = 0;
+    for (const Facts& other : all) on_same += memcmp(other.gpu, f.gpu, sizeof f.gpu) == 0;
+    c.sharers = std::max(c.sharers, on_same);
   }
 }
 

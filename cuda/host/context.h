@@ -12,7 +12,7 @@ struct mk_context {
   int world = 1;
   int device = 0;
   int sms = 0;
-  bool shared_gpu = false;  // two ranks run on one GPU
+  int sharers = 1;  // most ranks on one GPU
   uint64_t timeout_ns = 0;
   mk_allgather allgather = nullptr;
   void* user = nullptr;

@@ -46,7 +46,11 @@ struct Operands {
     test::fill_normal<<<512, 256>>>(gathered, p.m, p.k, p.k, 0, seed);
     cuda(cudaDeviceSynchronize(), "operands");
   }
-  void poison() { cuda(cudaMemset(c, 0xFF, (p.m + kGuardRows) * ldc * sizeof(T)), "poison"); }
+  // Waits: the calls run on a stream that this memset would not order.
+  void poison() {
+    cuda(cudaMemset(c, 0xFF, (p.m + kGuardRows) * ldc * sizeof(T)), "poison");
+    cuda(cudaDeviceSynchronize(), "poison");
+  }
   mk_ag_gemm_args args() const {
     mk_ag_gemm_args x;
     MK_INIT(&x);

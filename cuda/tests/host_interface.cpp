@@ -91,7 +91,7 @@ TEST(choices_are_complete_and_checked) {
         mk_ag_gemm_config c;
         MK_INIT(&c);
         const mk_ag_gemm_args a = problem(m, n, 8192);
-        complete_ag_gemm(c, a, {world, 132, false});
+        complete_ag_gemm(c, a, {world, 132, 1});
         CHECK(c.tile_n == 128 || c.tile_n == 256);
         CHECK(c.cluster == 1 || c.cluster == 2);
         CHECK(c.ctas == 132 && c.push_group >= 1 && c.raster_group >= 1);
@@ -103,23 +103,23 @@ TEST(choices_are_complete_and_checked) {
   mk_ag_gemm_config c;
   MK_INIT(&c);
   c.tile_n = 192;
-  CHECK(has(message([&] { complete_ag_gemm(c, problem(64, 64, 64), {2, 132, false}); }), "tile_n is 192"));
+  CHECK(has(message([&] { complete_ag_gemm(c, problem(64, 64, 64), {2, 132, 1}); }), "tile_n is 192"));
   MK_INIT(&c);
   c.mover = MK_MOVER_CE, c.row_block = 100;
-  CHECK(has(message([&] { complete_ag_gemm(c, problem(64, 64, 64), {2, 132, false}); }), "power of two"));
+  CHECK(has(message([&] { complete_ag_gemm(c, problem(64, 64, 64), {2, 132, 1}); }), "power of two"));
   MK_INIT(&c);
   c.mover = MK_MOVER_SM, c.k_block = 512;
-  CHECK(has(message([&] { complete_ag_gemm(c, problem(64, 64, 64), {2, 132, false}); }), "sm mover"));
+  CHECK(has(message([&] { complete_ag_gemm(c, problem(64, 64, 64), {2, 132, 1}); }), "sm mover"));
 }
 
 TEST(ranks_that_share_a_gpu_are_kept_from_the_copy_engine) {
   mk_ag_gemm_config c;
   MK_INIT(&c);
-  complete_ag_gemm(c, problem(8192, 4096, 8192), {4, 66, true});
-  CHECK(c.mover == MK_MOVER_SM);
+  complete_ag_gemm(c, problem(8192, 4096, 8192), {4, 66, 2});
+  CHECK(c.mover == MK_MOVER_SM && c.ctas == 33);
   MK_INIT(&c);
   c.mover = MK_MOVER_CE;
-  CHECK(has(message([&] { complete_ag_gemm(c, problem(8192, 4096, 8192), {4, 66, true}); }), "share a GPU"));
+  CHECK(has(message([&] { complete_ag_gemm(c, problem(8192, 4096, 8192), {4, 66, 2}); }), "share a GPU"));
 }
 
 TEST(heap_offsets_are_aligned_and_bounded) {
