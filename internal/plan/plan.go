@@ -146,10 +146,15 @@ type Flag struct {
 // Wait is satisfied when the flag of the waiting rank holds at least Count * (epoch - Lag).
 // Epochs count calls from 1, so a wait with Lag 1 (a credit) passes at once in the first call.
 // For a stamp Count is 1; for a counter it is the number of additions per epoch.
+//
+// A wait with Step 0 stands before the whole task. Another is a gate inside a Compute task: it stands before the
+// product reads part Step of the task's Steps equal parts of the first operand's columns, so the parts before it can
+// be multiplied while the rest is on its way. The result is written, and signals raised, after all waits.
 type Wait struct {
 	Flag  FlagID `json:"flag"`
 	Count uint32 `json:"count"`
 	Lag   uint32 `json:"lag"`
+	Step  uint32 `json:"step,omitempty"`
 }
 
 // Target is the value the flag must reach in an epoch.
@@ -185,8 +190,9 @@ type Task struct {
 	Kind    Kind     `json:"kind"`
 	Peer    int      `json:"peer"` // Copy, Send, Compute: the rank written to; else this rank
 	Src     Region   `json:"src,omitzero"`
-	B       Region   `json:"b,omitzero"`     // Compute only: the second operand, (N, K) as in nn.Linear
-	Srcs    []Region `json:"srcs,omitempty"` // Reduce only: a slot each
+	B       Region   `json:"b,omitzero"`      // Compute only: the second operand, (N, K) as in nn.Linear
+	Srcs    []Region `json:"srcs,omitempty"`  // Reduce only: a slot each
+	Steps   uint32   `json:"steps,omitempty"` // Compute only: parts of the depth that gates stand before; 0 if there are none
 	Dst     Region   `json:"dst,omitzero"`
 	Waits   []Wait   `json:"waits,omitempty"`
 	Signals []Signal `json:"signals,omitempty"`

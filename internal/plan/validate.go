@@ -106,6 +106,9 @@ func (p *Plan) validateHead() *Fault {
 	return nil
 }
 
+// homes are the roles in whose queues the kinds of task stand.
+var homes = [...]Role{Copy: RoleIntra, Send: RoleSend, Compute: RoleCompute, Notify: RoleSend, Reduce: RoleReduce}
+
 type validator struct {
 	p           *Plan
 	size        int
@@ -120,12 +123,11 @@ func (v *validator) task(rank int, role Role, i int) *Fault {
 	fault := func(rule Rule, format string, args ...any) *Fault {
 		return v.p.taskFault(rule, rank, role, i, format, args...)
 	}
-	home := [...]Role{Copy: RoleIntra, Send: RoleSend, Compute: RoleCompute, Notify: RoleSend, Reduce: RoleReduce}
-	if int(t.Kind) >= len(home) {
+	if int(t.Kind) >= len(homes) {
 		return fault(RuleStructure, "there is no such task")
 	}
-	if home[t.Kind] != role {
-		return fault(RuleStructure, "a %v belongs in the %v queue", t.Kind, home[t.Kind])
+	if homes[t.Kind] != role {
+		return fault(RuleStructure, "a %v belongs in the %v queue", t.Kind, homes[t.Kind])
 	}
 	if t.Peer < 0 || t.Peer >= v.size {
 		return fault(RuleStructure, "there is no rank %d", t.Peer)
