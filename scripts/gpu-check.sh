@@ -6,13 +6,16 @@
 #
 # NVLink multicast is never used; the variables that keep it off in other libraries are left as they are.
 set -uo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 out=${1:-build/gpu-check}
 mkdir -p "$out"
 rm -f "$out"/*.log "$out"/*.json
 
 program=build/gpu_ag_gemm
-[ -x "$program" ] && [ -f build/libmkernel.so ] || { echo "gpu-check: build/ is empty, run 'make cuda' first" >&2; exit 2; }
+if ! [ -x "$program" ] || ! [ -f build/libmkernel.so ]; then
+  echo "gpu-check: build/ is empty, run 'make cuda' first" >&2
+  exit 2
+fi
 gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ')
 [ "$gpus" -gt 0 ] || { echo "gpu-check: no GPU here" >&2; exit 2; }
 ranks=$((gpus < 2 ? 1 : 2))
@@ -55,13 +58,13 @@ if command -v compute-sanitizer > /dev/null; then
   done
 fi
 
-bench="python3 -W ignore scripts/gpu/bench.py"
+bench=(python3 -W ignore scripts/gpu/bench.py)
 export PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
-step 90 gemm-eager.txt $bench gemm --rounds 4 --json "$out/gemm-eager.json"
-step 90 gemm-queued.txt $bench gemm --rounds 4 --queued 0.2 --json "$out/gemm-queued.json"
+step 90 gemm-eager.txt "${bench[@]}" gemm --rounds 4 --json "$out/gemm-eager.json"
+step 90 gemm-queued.txt "${bench[@]}" gemm --rounds 4 --queued 0.2 --json "$out/gemm-queued.json"
 if [ "$ranks" -gt 1 ]; then
-  step 120 ag-eager.txt $bench ag --rounds 4 --configs "" "mover=sm" "mover=ce" --json "$out/ag-eager.json"
-  step 120 ag-queued.txt $bench ag --rounds 4 --queued 0.9 --configs "" "mover=sm" "mover=ce" --json "$out/ag-queued.json"
+  step 120 ag-eager.txt "${bench[@]}" ag --rounds 4 --configs "" "mover=sm" "mover=ce" --json "$out/ag-eager.json"
+  step 120 ag-queued.txt "${bench[@]}" ag --rounds 4 --queued 0.9 --configs "" "mover=sm" "mover=ce" --json "$out/ag-queued.json"
 fi
 grep -h -E "WRONG|FAILED|failed" "$out"/*.txt && failed=1
 
