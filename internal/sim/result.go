@@ -1,0 +1,88 @@
+package sim
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/mkrun/mkrun/internal/plan"
+)
+
+// Span is one task in one epoch.
+type Span struct {
+	Rank  int
+	Role  plan.Role // whose queue it stands in
+	Index int       // there
+	Epoch int       // from 1
+
+	Claimed Time // by its first worker
+	Begun   Time // of its first part, when all its flags were there
+	Ended   Time // of its last part
+	Arrived Time // Ended, or when its flag was seen by the rank it is for
+
+	Waited bool        // between Claimed and Begun, for a flag
+	For    plan.FlagID // the last flag that it lacked, if it waited
+	By     int         // index in Result.Spans of the task that raised it; -1 if it did not wait
+	After  int         // index in Result.Spans of what its first worker did before; -1 if nothing
+
+	Bytes int64 // that cross links
+}
+
+// Result is what a simulation saw.
+type Result struct {
+	Options Options
+	Workers [plan.NumRoles]int // that started in each role of each rank
+
+	Total   Time    // of all epochs, to the end of the slowest rank
+	Call    Time    // Total / Epochs
+	Product Time    // of the slowest rank's products alone, on all SMs
+	Exposed float64 // share of a call that is not hidden behind the product: (Call - Product) / Call
+
+	Spans []Span // by rank, role, epoch and index
+	Path  []int  // indices in Spans of the chain that ends last, in the order of time: each waited for the one before
+	// Waited is, by rank and role, the time between Claimed and Begun of its tasks, summed.
+	Waited [][plan.NumRoles]Time
+}
+
+func (s *simulation) result(product Time, workers [plan.NumRoles]int) *Result {
+	r := &Result{Options: s.o, Workers: workers, Total: s.over, Product: product}
+	r.Call = r.Total / Time(s.o.Epochs)
+	if r.Call > product && r.Call > 0 {
+		r.Exposed = float64(r.Call-product) / float64(r.Call)
+	}
+	r.Waited = make([][plan.NumRoles]Time, len(s.ranks))
+	slices.SortFunc(s.done, func(a, b *task) int {
+		return cmp.Or(cmp.Compare(a.Rank, b.Rank), cmp.Compare(a.Role, b.Role), cmp.Compare(a.Epoch, b.Epoch), cmp.Compare(a.Index, b.Index))
+	})
+	at := make(map[*task]int, len(s.done))
+	for i, t := range s.done {
+		at[t] = i
+	}
+	index := func(t *task) int {
+		if t == nil {
+			return -1
+		}
+		return at[t]
+	}
+	last := -1
+	for i, t := range s.done {
+		t.By, t.After = -1, index(t.after)
+		if t.Waited {
+			t.By = index(t.by)
+			r.Waited[t.Rank][t.Role] += t.Begun - t.Claimed
+		}
+		r.Spans = append(r.Spans, t.Span)
+		if last < 0 || t.Ended > r.Spans[last].Ended {
+			last = i
+		}
+	}
+	for last >= 0 {
+		r.Path = append(r.Path, last)
+		if next := r.Spans[last].By; next >= 0 {
+			last = next
+		} else {
+			last = r.Spans[last].After
+		}
+	}
+	slices.Reverse(r.Path)
+	return r
+}

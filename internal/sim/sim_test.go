@@ -1,0 +1,337 @@
+package sim
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/mkrun/mkrun/internal/plan"
+)
+
+// ideal is the h200 without what the closed formulas leave out: no latency, no cost of a task, no tile left over.
+func ideal(t *testing.T) Hardware {
+	t.Helper()
+	h, err := Named("h200")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.SMs, h.CopySlowdown, h.Join = 128+8+8+1, 1, true
+	h.TileCost, h.Launch, h.TaskCost, h.SendCost, h.LocalFlag, h.PeerFlag, h.NICFlag = 0, 0, 0, 0, 0, 0, 0
+	h.CopyWorkerGBs, h.ReduceWorkerGBs, h.MemoryGBs = 1e6, 1e6, 1e9
+	return h
+}
+
+func agGemm(t *testing.T, nodes, ppn, chunks int) *plan.Plan {
+	t.Helper()
+	p, err := plan.AGGemm(plan.Uniform(nodes, ppn), chunks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func gemmRS(t *testing.T, nodes, ppn, chunks int) *plan.Plan {
+	t.Helper()
+	p, err := plan.GemmRS(plan.Uniform(nodes, ppn), plan.SumOptions{Chunks: chunks})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func run(t *testing.T, p *plan.Plan, h Hardware, m, n, k int64) *Result {
+	t.Helper()
+	r, err := Run(p, Options{Hardware: h, Shape: plan.Shape{M: m, N: n, K: k}, ElemSize: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+const (
+	matrixRate = 760e12
+	linkRate   = 350e9
+	nicRate    = 48e9
+)
+
+// Where one resource is the limit, the simulated time is that of the closed formula (kernels reference, 3.4).
+func TestClosedFormulas(t *testing.T) {
+	small := func(h Hardware) Hardware { // so that the product takes no time
+		h.MatrixTFLOPS *= 1e6
+		return h
+	}
+	fastLinks := func(h Hardware) Hardware {
+		h.LinkGBs *= 1e4
+		return h
+	}
+	const big = 8192
+	for _, tt := range []struct {
+		name    string
+		plan    *plan.Plan
+		hw      func(Hardware) Hardware
+		m, n, k int64
+		want    float64 // seconds
+		slack   float64 // share by which the plan's first or last step, which nothing hides, is longer
+	}{
+		{"ag_gemm W=2, product", agGemm(t, 1, 2, 8), fastLinks, big, big, big, 2 * big * big * big / matrixRate, 0.01},
+		{"ag_gemm W=2, links", agGemm(t, 1, 2, 8), small, big, 256, big, 2 * big * big / 2 / linkRate, 0.01},
+		{"ag_gemm W=8, links", agGemm(t, 1, 8, 4), small, big, 256, big, 2 * big * big * 7 / 8 / linkRate, 0.01},
+		{"ag_gemm 2 x 8, NIC", agGemm(t, 2, 8, 4), func(h Hardware) Hardware { return small(fastLinks(h)) }, big, 256, big, 2 * big * big / 16 / nicRate, 0.01},
+		{"ag_gemm 4 x 2, NIC", agGemm(t, 4, 2, 4), func(h Hardware) Hardware { return small(fastLinks(h)) }, big, 256, big, 2 * big * big * 3 / 8 / nicRate, 0.01},
+		{"gemm_rs W=2, links", gemmRS(t, 1, 2, 8), small, big, big, 1024, 2 * big * big / 2 / linkRate, 0.01},
+		{"gemm_rs W=8, links", gemmRS(t, 1, 8, 4), small, big, big, 1024, 2 * big * big * 7 / 8 / linkRate, 0.01},
+		{"gemm_rs 2 x 4, NIC", gemmRS(t, 2, 4, 4), func(h Hardware) Hardware { return small(fastLinks(h)) }, big, big, 1024, 2 * big * big / 8 / nicRate, 0.01},
+		{"gemm_rs W=2, product", gemmRS(t, 1, 2, 8), fastLinks, big, big, big, 2 * big * big * big / matrixRate, 0.01},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			h := tt.hw(ideal(t))
+			h.MatrixTFLOPS *= float64(h.SMs) / 128 // the communication CTAs are beside the 128 that compute
+			h.Join = false
+			r, err := Run(tt.plan, Options{
+				Hardware: h, Shape: plan.Shape{M: tt.m, N: tt.n, K: tt.k}, ElemSize: 2,
+				Workers: [plan.NumRoles]int{plan.RoleCompute: 128},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := r.Total.Seconds()
+			if got < tt.want*(1-1e-9) || got > tt.want*(1+tt.slack) {
+				t.Errorf("%v, the formula says %v", r.Total, seconds(tt.want))
+			}
+		})
+	}
+}
+
+// Table 3.5 of the kernels reference: the longer of compute and communication is the least there can be.
+func TestOverlapComesCloseToTheLongerTerm(t *testing.T) {
+	for _, w := range []int{2, 8} {
+		for _, n := range []int64{2048, 4096, 8192, 16384} {
+			h := ideal(t)
+			h.SMs = 132
+			h.CopyWorkerGBs = 45
+			r := run(t, agGemm(t, 1, w, 8), h, n, n/int64(w), n)
+			compute := 2 * float64(n) * float64(n) * float64(n/int64(w)) / matrixRate
+			comm := 2 * float64(n) * float64(n) * float64(w-1) / float64(w) / linkRate
+			tile := 2 * 128 * 256 * float64(n) / (matrixRate / 132) // what came last is computed after it came
+			least, most := max(compute, comm), compute+comm+tile
+			if got := r.Total.Seconds(); got < least || got > most {
+				t.Errorf("W=%d M=K=N=%d: %v is not between max and sum of %v and %v, and a tile", w, n, r.Total, seconds(compute), seconds(comm))
+			}
+		}
+	}
+}
+
+// No simulated time is shorter than any of its terms, whatever the shape, world, split and number of calls.
+func TestNeverFasterThanItsTerms(t *testing.T) {
+	h, err := Named("h200")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, world := range []plan.World{plan.Uniform(1, 1), plan.Uniform(1, 3), plan.Uniform(2, 2), {PPN: []int{1, 3, 2}}, plan.Uniform(4, 1)} {
+		for _, shape := range []plan.Shape{{M: 1, N: 1, K: 8}, {M: 257, N: 1000, K: 64}, {M: 5000, N: 3584, K: 4096}} {
+			sums := plan.SumOptions{Chunks: 1 + i}
+			ag, err1 := plan.AGGemm(world, 1+i)
+			rs, err2 := plan.GemmRS(world, sums)
+			if err1 != nil || err2 != nil {
+				t.Fatal(err1, err2)
+			}
+			for _, p := range []*plan.Plan{ag, rs} {
+				const epochs = 3
+				o := Options{Hardware: h, Shape: shape, ElemSize: 2, Epochs: epochs, Workers: [plan.NumRoles]int{plan.RoleIntra: 1 + i}}
+				r, err := Run(p, o)
+				if err != nil {
+					t.Fatalf("%s on %v: %v", p.Operator, world, err)
+				}
+				flops := 2 * float64(shape.M) * float64(shape.N) * float64(shape.K)
+				if least := flops / matrixRate; r.Call.Seconds() < least || r.Product.Seconds() < least {
+					t.Errorf("%s on %v, %+v: %v a call, product %v; %g s of products alone", p.Operator, world, shape, r.Call, r.Product, least)
+				}
+				if tasks := countTasks(p); len(r.Spans) != epochs*tasks {
+					t.Errorf("%s on %v: %d spans, want %d tasks in each of %d calls", p.Operator, world, len(r.Spans), tasks, epochs)
+				}
+				checkSpans(t, p, r)
+			}
+		}
+	}
+}
+
+func countTasks(p *plan.Plan) (n int) {
+	for _, r := range p.Ranks {
+		for _, queue := range r.Queues {
+			n += len(queue)
+		}
+	}
+	return n
+}
+
+// checkSpans holds the timeline against the plan: nothing begins before what it waits for has ended.
+func checkSpans(t *testing.T, p *plan.Plan, r *Result) {
+	t.Helper()
+	type raise struct {
+		to    plan.Signal
+		epoch int
+	}
+	last := make(map[raise]Time) // when the last of an epoch's signals was raised
+	for _, s := range r.Spans {
+		for _, to := range p.Ranks[s.Rank].Queues[s.Role][s.Index].Signals {
+			key := raise{to, s.Epoch}
+			last[key] = max(last[key], s.Ended)
+		}
+	}
+	for i, s := range r.Spans {
+		if s.Claimed > s.Begun || s.Begun > s.Ended || s.Ended > s.Arrived || s.Ended > r.Total {
+			t.Errorf("span %d is out of order: %+v", i, s)
+		}
+		for _, w := range p.Ranks[s.Rank].Queues[s.Role][s.Index].Waits {
+			if at := last[raise{plan.Signal{Rank: s.Rank, Flag: w.Flag}, s.Epoch - int(w.Lag)}]; s.Begun < at {
+				t.Errorf("span %d begins at %v, before %q at %v", i, s.Begun, p.Flags[w.Flag].Name, at)
+			}
+		}
+		if s.Waited != (s.By >= 0) {
+			t.Errorf("span %d waited: %v, by %d", i, s.Waited, s.By)
+		}
+	}
+	for i := 1; i < len(r.Path); i++ {
+		if before, s := r.Spans[r.Path[i-1]], r.Spans[r.Path[i]]; before.Ended > s.Begun && before.Rank != s.Rank {
+			t.Errorf("the path goes back in time: %+v, then %+v", before, s)
+		}
+	}
+}
+
+func TestEqualRunsAreEqual(t *testing.T) {
+	h, err := Named("h200")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := gemmRS(t, 2, 3, 2)
+	first := run(t, p, h, 3000, 1000, 512)
+	for range 3 {
+		if diff := cmp.Diff(first, run(t, p, h, 3000, 1000, 512)); diff != "" {
+			t.Fatalf("two runs differ:\n%s", diff)
+		}
+	}
+}
+
+// The shape that the reference calls balanced shows overlap: neither all hidden nor added up.
+func TestH200(t *testing.T) {
+	h, err := Named("h200")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := run(t, agGemm(t, 1, 2, 8), h, 8192, 4096, 8192)
+	if r.Exposed <= 0 || r.Exposed > 0.2 {
+		t.Errorf("8192 x 4096 x 8192 on 2 ranks: %v, product %v, %.0f %% exposed; the reference expects most to be hidden", r.Total, r.Product, 100*r.Exposed)
+	}
+	// Measured alone: 0.720 ms (10.5), 763-831 TFLOP/s (10.4).
+	if ms := r.Product.Milliseconds(); math.Abs(ms-0.72) > 0.05 {
+		t.Errorf("the product alone takes %.3f ms, measured are 0.66 to 0.72", ms)
+	}
+	slow := h
+	slow.LinkGBs /= 10
+	if s := run(t, agGemm(t, 1, 2, 8), slow, 8192, 4096, 8192); s.Total < 2*r.Total || s.Exposed < 0.5 {
+		t.Errorf("with a tenth of the link: %v, %.0f %% exposed; it should show", s.Total, 100*s.Exposed)
+	}
+}
+
+// Flows share links max-min fairly.
+func TestFairShares(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		rates []float64 // of the links
+		flows [][]int
+		limit []float64
+		want  []float64
+	}{
+		{"alone", []float64{8}, [][]int{{0}}, nil, []float64{8}},
+		{"halves", []float64{8}, [][]int{{0}, {0}}, nil, []float64{4, 4}},
+		{"what a slow one leaves", []float64{8}, [][]int{{0}, {0}, {0}}, []float64{1, 100, 100}, []float64{1, 3.5, 3.5}},
+		{"the far link limits one", []float64{8, 2}, [][]int{{0, 1}, {0}}, nil, []float64{2, 6}},
+		{"a line of three", []float64{10, 4}, [][]int{{0, 1}, {0}, {1}}, nil, []float64{2, 8, 2}},
+		{"apart", []float64{3, 5}, [][]int{{0}, {1}}, nil, []float64{3, 5}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := &simulation{}
+			s.net = network{s: s}
+			for _, r := range tt.rates {
+				s.net.links = append(s.net.links, link{rate: r})
+			}
+			var flows []*flow
+			for i, links := range tt.flows {
+				limit := math.Inf(1)
+				if tt.limit != nil {
+					limit = tt.limit[i]
+				}
+				s.net.start(100, limit, links, func() {})
+				on := s.net.links[links[0]].flows
+				flows = append(flows, on[len(on)-1])
+			}
+			s.net.settle()
+			for i, f := range flows {
+				if math.Abs(f.rate-tt.want[i]) > 1e-9 {
+					t.Errorf("flow %d has rate %v, want %v", i, f.rate, tt.want[i])
+				}
+			}
+		})
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	h, err := Named("h200")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := agGemm(t, 1, 2, 1)
+	shape := plan.Shape{M: 8, N: 8, K: 8}
+	for _, tt := range []struct {
+		change func(*Options)
+		want   string
+	}{
+		{func(o *Options) { o.Hardware.LinkGBs = 0 }, "LinkGBs is 0"},
+		{func(o *Options) { o.Hardware.NICGBs = math.NaN() }, "NICGBs is NaN"},
+		{func(o *Options) { o.Hardware.CopySlowdown = 0.5 }, "CopySlowdown"},
+		{func(o *Options) { o.Hardware.Launch = -1 }, "negative"},
+		{func(o *Options) { o.Shape.M = 0 }, "empty"},
+		{func(o *Options) { o.ElemSize = 0 }, "empty"},
+		{func(o *Options) { o.Workers[plan.RoleIntra] = 132 }, "does not fit the 132 SMs"},
+		{func(o *Options) { o.Workers[plan.RoleCompute] = 130 }, "does not fit the 132 SMs"},
+		{func(o *Options) { o.Workers[plan.RoleCompute] = -1 }, "-1 workers"},
+	} {
+		o := Options{Hardware: h, Shape: shape, ElemSize: 2}
+		tt.change(&o)
+		if _, err := Run(p, o); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("error %v, want one with %q", err, tt.want)
+		}
+	}
+	if _, err := Named("h2000"); err == nil || !strings.Contains(err.Error(), "h200") {
+		t.Errorf("Named: %v, want an error that lists what is known", err)
+	}
+	// A plan whose flag nobody raises waits forever, and is told so instead of ending early.
+	p.Ranks[0].Queues[plan.RoleIntra][0].Signals = nil
+	_, err = Run(p, Options{Hardware: h, Shape: shape, ElemSize: 2})
+	if err == nil || !strings.Contains(err.Error(), "rank 1 compute task 1 waits forever for \"arrived shard 0 chunk 0\"") {
+		t.Errorf("a lost signal gives %v", err)
+	}
+}
+
+func BenchmarkRun(b *testing.B) {
+	h, err := Named("h200")
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, nodes := range []int{2, 16} {
+		b.Run(fmt.Sprintf("ag_gemm/%dx8", nodes), func(b *testing.B) {
+			p, err := plan.AGGemm(plan.Uniform(nodes, 8), 4)
+			if err != nil {
+				b.Fatal(err)
+			}
+			for b.Loop() {
+				if _, err := Run(p, Options{Hardware: h, Shape: plan.Shape{M: 16384, N: 3584, K: 8192}, ElemSize: 2}); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
