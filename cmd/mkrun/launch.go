@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -19,6 +20,7 @@ import (
 // launchFlags are the flags of mkrun launch that do not depend on what is launched.
 type launchFlags struct {
 	world worldFlags
+	hosts hostFlags
 	run   runFlags
 
 	timeout      time.Duration
@@ -86,7 +88,9 @@ The first failure ends the job with one message. Exit status: 0; the first faili
 		Example: `  mkrun launch --nodes 2 --ppn 2 --check ag_gemm --shape llama3-8b/mlp-up/tp4 --tokens 128
   mkrun launch --nodes 2 --ppn 2 --json ag_gemm --m 2048 --n 1024 --k 1024 > result.json
   mkrun launch --nodes 2 --ppn 4 --dry-run ag_gemm --shape llama3-70b/attn-qkv/tp8 --tokens 4096
-  mkrun launch --ppn 4 --timeout 10m -- python train.py --lr 1e-4`,
+  mkrun launch --ppn 4 --timeout 10m -- python train.py --lr 1e-4
+  mkrun launch -H node[01-04]:8 --check ag_gemm --m 8192 --n 4096 --k 4096
+  mkrun launch --hostfile hosts -n 16 --map-by cyclic -- ./program`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if cmd.ArgsLenAtDash() == 0 && len(args) > 0 {
 				return nil
@@ -103,6 +107,7 @@ The first failure ends the job with one message. Exit status: 0; the first faili
 		},
 	}
 	f.world.add(cmd)
+	f.hosts.add(cmd)
 	f.run.add(cmd)
 	fs := cmd.PersistentFlags()
 	fs.DurationVar(&f.timeout, "timeout", 0, "end the job after this long, e.g. 90s or 2h (0: never)")
@@ -135,15 +140,7 @@ func notLaunched(args []string) error {
 }
 
 // job fills in what the flags say.
-func (f *launchFlags) job() (*launch.Job, error) {
-	world, err := f.world.world()
-	if err != nil {
-		return nil, err
-	}
-	hosts, err := launch.Pretend(world.Nodes())
-	if err != nil {
-		return nil, err
-	}
+func (f *launchFlags) job(ctx context.Context) (*launch.Job, error) {
 	for _, d := range []struct {
 		flag  string
 		value time.Duration
@@ -152,6 +149,7 @@ func (f *launchFlags) job() (*launch.Job, error) {
 			return nil, fmt.Errorf("%s %v is negative", d.flag, d.value)
 		}
 	}
+	var err error
 	dir := f.dir
 	if dir == "" {
 		if dir, err = os.Getwd(); err != nil {
@@ -162,10 +160,14 @@ func (f *launchFlags) job() (*launch.Job, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &launch.Job{
-		ID: id, World: world, Hosts: hosts, Dir: dir, Env: launch.BaseEnv(os.Environ()),
+	job := &launch.Job{
+		ID: id, Dir: dir, Env: launch.BaseEnv(os.Environ()),
 		Timeout: f.timeout, StartTimeout: f.startTimeout, AbortGrace: f.abortGrace, Grace: f.grace,
-	}, nil
+	}
+	if err := f.hosts.place(ctx, &f.world, job); err != nil {
+		return nil, err
+	}
+	return job, nil
 }
 
 // checkStreams refuses combinations of output flags that cannot be.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"io"
+	"os"
 
 	"github.com/mkrun/mkrun/internal/keeper"
 	"github.com/mkrun/mkrun/internal/launch"
@@ -13,7 +14,7 @@ import (
 // skip the command line so that they start fast.
 var members = map[string]func(ctx context.Context, args []string, stdin io.Reader, stderr io.Writer) int{
 	launch.AgentCommand: func(ctx context.Context, _ []string, stdin io.Reader, stderr io.Writer) int {
-		return launch.Agent(ctx, stdin, stderr)
+		return launch.Agent(ctx, stdin, os.Stdout, stderr)
 	},
 	keeper.CommandName: func(ctx context.Context, _ []string, _ io.Reader, _ io.Writer) int {
 		return keeper.Main(ctx)

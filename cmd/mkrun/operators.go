@@ -1,9 +1,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
 
@@ -191,9 +191,12 @@ func (f *launchFlags) launchOperator(cmd *cobra.Command, op *operatorFlags) erro
 	if err != nil {
 		return &usageError{cmd.CommandPath(), err}
 	}
-	job, err := f.job()
+	job, err := f.job(cmd.Context())
 	if err != nil {
-		return &usageError{cmd.CommandPath(), err}
+		return f.refuse(cmd, err)
+	}
+	if job.Numbers != nil {
+		return &usageError{cmd.CommandPath(), errors.New("--map-by cyclic is for programs of your own: operators number ranks node by node")}
 	}
 	req := op.req
 	req.World, req.Engine, req.Check = job.World, f.run.engine, f.run.check
@@ -205,11 +208,7 @@ func (f *launchFlags) launchOperator(cmd *cobra.Command, op *operatorFlags) erro
 	if job.Run, err = resolved.Run.Encode(); err != nil {
 		return err
 	}
-	self, err := os.Executable()
-	if err != nil {
-		return fmt.Errorf("finding the mkrun binary: %w", err)
-	}
-	job.Argv, job.Session = []string{self, launch.RankCommand}, true
+	job.Argv, job.Session = []string{launch.Self, launch.RankCommand}, true
 	if f.dryRun {
 		if err := dryRun(cmd.OutOrStdout(), job); err != nil {
 			return err

@@ -67,9 +67,9 @@ func (f *launchFlags) launchCommand(cmd *cobra.Command, argv []string) error {
 	if err != nil {
 		return &usageError{cmd.CommandPath(), err}
 	}
-	job, err := f.job()
+	job, err := f.job(cmd.Context())
 	if err != nil {
-		return &usageError{cmd.CommandPath(), err}
+		return f.refuse(cmd, err)
 	}
 	job.Argv = argv
 	if f.dryRun {
@@ -79,7 +79,7 @@ func (f *launchFlags) launchCommand(cmd *cobra.Command, argv []string) error {
 	doc := report.Document{Schema: report.Schema, Status: report.Pass, World: reportWorld(job.World)}
 	for rank := range job.World.Size() {
 		node, local := job.World.Place(rank)
-		doc.Ranks = append(doc.Ranks, report.Rank{Rank: rank, Node: node, LocalRank: local, Status: string(report.Pass)})
+		doc.Ranks = append(doc.Ranks, report.Rank{Rank: job.Number(rank), Node: node, LocalRank: local, Status: string(report.Pass)})
 	}
 	return f.conclude(cmd, &doc, outcome, err)
 }

@@ -1,10 +1,30 @@
 package hosts
 
 import (
+	"errors"
 	"fmt"
+	"os"
 	"strconv"
 	"strings"
 )
+
+// FromBatch reads what the batch system in whose job this process runs has given it. lookup is os.LookupEnv.
+func FromBatch(lookup func(string) (string, bool)) ([]Host, error) {
+	if nodes, ok := lookup("SLURM_JOB_NODELIST"); ok {
+		tasks, _ := lookup("SLURM_TASKS_PER_NODE")
+		return FromSlurm(nodes, tasks)
+	}
+	for _, name := range []string{"PBS_NODEFILE", "LSB_DJOB_HOSTFILE"} {
+		if path, ok := lookup(name); ok {
+			data, err := os.ReadFile(path)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", name, err)
+			}
+			return FromNodeFile(path, data)
+		}
+	}
+	return nil, errors.New("no batch job found: none of SLURM_JOB_NODELIST, PBS_NODEFILE and LSB_DJOB_HOSTFILE is set")
+}
 
 // FromSlurm reads the hosts of a Slurm allocation: SLURM_JOB_NODELIST, as in node[01-03],gpu7, and
 // SLURM_TASKS_PER_NODE, as in 2(x3),1. An empty second argument leaves the slots open.

@@ -123,9 +123,8 @@ func parseHosts(text string, limit int) ([]Host, *spot) {
 // cutCount splits host[:count]; count is the offset behind the colon, -1 if there is none. An IPv6 address is
 // checked here, since only its form tells its colons from that one.
 func cutCount(s string) (name string, count int, err *spot) {
-	end := 0 // of what is in brackets
 	if strings.HasPrefix(s, "[") {
-		end = strings.IndexByte(s, ']') + 1
+		end := strings.IndexByte(s, ']') + 1
 		if end == 0 {
 			return "", 0, spotf(0, "%q has no closing bracket", s)
 		}

@@ -28,10 +28,15 @@ const (
 	lastLines  = 20               // of a rank's stderr, for the message about its failure
 )
 
-// Agent is the body of an agent process: it reads its configuration from stdin, joins the job, starts and
-// watches the ranks of its node, and ends when it is told to or when its parent is gone. Whatever ends
-// it, no rank outlives it. It returns the exit status.
-func Agent(ctx context.Context, stdin io.Reader, stderr io.Writer) int {
+// Agent is the body of an agent process: it says on stdout that it is there, reads its configuration from stdin,
+// joins the job, starts and watches the ranks of its node, and ends when it is told to or when its parent is
+// gone. Whatever ends it, no rank outlives it. It returns the exit status.
+func Agent(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer) int {
+	stdio.ReportBrokenPipes() // the way back may break before the ranks are ended
+	if _, err := io.WriteString(stdout, agentReady); err != nil {
+		fmt.Fprintf(stderr, "mkrun agent: saying that it is there: %v\n", err)
+		return stdio.StatusLauncher
+	}
 	cfg, secret, err := readAgentConfig(stdin)
 	if err != nil {
 		fmt.Fprintf(stderr, "mkrun agent: %v\n", err)
@@ -77,6 +82,18 @@ func (a *agent) run(ctx context.Context, secret session.Secret) error {
 		return err
 	}
 	var err error
+	if a.cfg.Address == "" {
+		choose, err := newChooser(ctx)
+		if err != nil {
+			return err
+		}
+		addr, err := choose.choose(a.cfg.Interfaces, a.cfg.Candidates, a.cfg.Parents)
+		if err != nil {
+			return err
+		}
+		a.cfg.Address = addr.String()
+		a.log.Debug("address for the other nodes", "address", a.cfg.Address)
+	}
 	if a.pool, err = openPool(a.cfg, a.incarnation, secret, a.log); err != nil {
 		return err
 	}
@@ -181,7 +198,10 @@ func (a *agent) startRanks(ctx context.Context) error {
 		LastLines:  lastLines,
 		Self:       selfBinary,
 	}
-	var err error
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("finding the mkrun binary: %w", err)
+	}
 	sockets := map[int]*session.RankSockets{}
 	closeAll := func() {
 		for _, s := range sockets {
@@ -191,6 +211,9 @@ func (a *agent) startRanks(ctx context.Context) error {
 	for _, r := range a.start.GetRanks() {
 		rank := keeper.RankSpec{Rank: int(r.GetRank()), LocalRank: int(r.GetLocalRank()), Argv: r.GetArgv(), Env: r.GetEnv(), Dir: r.GetDir()}
 		if r.GetSession() {
+			if rank.Argv[0] == Self {
+				rank.Argv[0] = self
+			}
 			s, err := session.NewRankSockets()
 			if err != nil {
 				closeAll()

@@ -16,8 +16,10 @@ type AgentConfig struct {
 	Node       int      `json:"node"`
 	Nodes      int      `json:"nodes"`
 	Name       string   `json:"name"`
-	Address    string   `json:"address"` // to bind gossip and, later, the ranks to
-	Parents    []string `json:"parents"` // host:port of the parent, any of which may work
+	Address    string   `json:"address"`              // to bind gossip and, later, the ranks to; "": the agent finds it
+	Candidates []string `json:"candidates,omitempty"` // addresses that the launcher knows this host by
+	Interfaces []string `json:"interfaces,omitempty"` // to take the address from, whatever the candidates
+	Parents    []string `json:"parents"`              // host:port of the parent, any of which may work
 	Verbose    bool     `json:"verbose"`
 }
 

@@ -40,9 +40,10 @@ func (j *Job) RankVariables(rank, masterPort int) []Variable {
 	node, local := j.World.Place(rank)
 	n := strconv.Itoa
 	root := j.Hosts[0].Address
-	return []Variable{
+	number := n(j.Number(rank))
+	list := []Variable{
 		{"MKRUN_JOB_ID", j.ID, "names the job; not a secret"},
-		{"MKRUN_RANK", n(rank), "0 .. size-1"},
+		{"MKRUN_RANK", number, "0 .. size-1"},
 		{"MKRUN_SIZE", n(j.World.Size()), "ranks of the job"},
 		{"MKRUN_LOCAL_RANK", n(local), "0 .. local size-1"},
 		{"MKRUN_LOCAL_SIZE", n(j.World.PPN[node]), "ranks of this node"},
@@ -50,7 +51,7 @@ func (j *Job) RankVariables(rank, masterPort int) []Variable {
 		{"MKRUN_NNODES", n(j.World.Nodes()), "nodes of the job"},
 		{"MKRUN_NODE_ADDR", j.Hosts[node].Address, "address this node's ranks listen on"},
 		{"MKRUN_ROOT_ADDR", root, "address of rank 0's node"},
-		{"RANK", n(rank), "torch: as MKRUN_RANK"},
+		{"RANK", number, "torch: as MKRUN_RANK"},
 		{"WORLD_SIZE", n(j.World.Size()), "torch: as MKRUN_SIZE"},
 		{"LOCAL_RANK", n(local), "torch: as MKRUN_LOCAL_RANK"},
 		{"LOCAL_WORLD_SIZE", n(j.World.PPN[node]), "torch: as MKRUN_LOCAL_SIZE"},
@@ -58,6 +59,14 @@ func (j *Job) RankVariables(rank, masterPort int) []Variable {
 		{"MASTER_ADDR", root, "torch: where rank 0 listens"},
 		{"MASTER_PORT", n(masterPort), "torch: a port that was free on rank 0's node"},
 	}
+	if devices := j.Hosts[node].Devices; devices != nil {
+		words := make([]string, 0, len(devices))
+		for _, d := range devices {
+			words = append(words, n(d))
+		}
+		list = append(list, Variable{"CUDA_VISIBLE_DEVICES", strings.Join(words, ","), "what --include or --exclude left of this node's GPUs"})
+	}
+	return list
 }
 
 // rankEnv is the whole environment of one rank.

@@ -9,6 +9,7 @@ import (
 	"crypto/rand"
 	"encoding/base32"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,6 +27,10 @@ type Job struct {
 	Run     []byte     // the operator's run, for ranks with a session; nil for a user's own program
 	Session bool       // ranks get a session with their agent
 
+	Numbers    []int    // of the ranks as the user counts them, by World's own; nil: the same
+	SSH        SSH      // how hosts that are not this one are reached
+	Interfaces []string // network interfaces to use, by their exact names; none: found out
+
 	Timeout      time.Duration // of the whole job; 0 = none
 	StartTimeout time.Duration // until every rank was started
 	AbortGrace   time.Duration // between SIGTERM and SIGKILL once a peer failed
@@ -34,9 +39,28 @@ type Job struct {
 
 // Host is one node of a job.
 type Host struct {
-	Name    string // as the user wrote it
-	Address string // where the node's ranks and its agent listen
+	Name       string   // as the user wrote it
+	Address    string   // where the node's ranks and its agent listen; of other hosts as its agent says
+	Target     string   // what ssh is told to start its agent; "": it is this host
+	Candidates []string // addresses that its name has here
+	Devices    []int    // GPUs its ranks may use; nil: all
 }
+
+// remote reports whether any agent runs on another host.
+func (j *Job) remote() bool {
+	return slices.ContainsFunc(j.Hosts, func(h Host) bool { return h.Target != "" })
+}
+
+// Number is a rank as the user counts it.
+func (j *Job) Number(rank int) int {
+	if rank < 0 || j.Numbers == nil {
+		return rank
+	}
+	return j.Numbers[rank]
+}
+
+// Self stands for the mkrun binary in Argv[0]: on every host the one that its agent is.
+const Self = "mkrun"
 
 // Defaults of the bounds a job runs under; each has a flag.
 const (

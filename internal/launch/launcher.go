@@ -57,24 +57,23 @@ func Run(ctx context.Context, job *Job, opts Options) (*Outcome, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &launcher{job: job, opts: opts, machine: m, secret: session.NewSecret(), gone: make(chan int, job.World.Nodes())}
+	l := &launcher{job: job, opts: opts, machine: m, secret: session.NewSecret(), gone: make(chan int, job.World.Nodes()),
+		came: make(chan arrival, job.World.Nodes())}
 	l.head, err = session.NewHead(session.HeadConfig{
 		Job: job.ID, Generation: generation, Secret: l.secret, Nodes: job.World.Nodes(), Build: version.Get().BuildID(), Log: opts.Log,
 	})
 	if err != nil {
 		return nil, err
 	}
-	// Pretended nodes all reach the loopback address of the first.
-	var lc net.ListenConfig
-	listener, err := lc.Listen(ctx, "tcp", net.JoinHostPort(job.Hosts[0].Address, "0"))
+	listener, parents, err := listen(ctx, job)
 	if err != nil {
-		return nil, fmt.Errorf("listening for agents: %w", err)
+		return nil, err
 	}
 	served := make(chan error, 1)
 	go func() { served <- l.head.Serve(context.WithoutCancel(ctx), listener) }()
 
 	l.output = newOutputQueue(opts.Mux)
-	l.startAgents(ctx, listener.Addr().String())
+	l.startAgents(ctx, parents)
 	l.follow(ctx)
 	l.machine.conclude()
 	l.end()
@@ -85,6 +84,9 @@ func Run(ctx context.Context, job *Job, opts Options) (*Outcome, error) {
 		opts.Log.Warn("writing the ranks' output", "error", err)
 	}
 	out := &Outcome{Cause: l.machine.cause, Started: l.started}
+	if out.Cause != nil {
+		out.Cause.Rank = int32(job.Number(int(out.Cause.GetRank())))
+	}
 	for _, r := range l.machine.ranks {
 		out.Reports = append(out.Reports, r.report)
 	}
@@ -97,35 +99,100 @@ type launcher struct {
 	machine *machine
 	secret  session.Secret
 	head    *session.Head
-	agents  []*localAgent // by node; nil if it could not be started
-	gone    chan int      // nodes whose agent process has ended
+	agents  []*agentProcess // by node; nil if it was not started
+	came    chan arrival    // one for each node
+	gone    chan int        // nodes whose agent process has ended
+	starts  context.CancelFunc
+	pending int // nodes that have not arrived
 	output  *outputQueue
 	started time.Duration
 	signals int
 	giveUp  <-chan time.Time // set once the job has to end
 }
 
-func (l *launcher) startAgents(ctx context.Context, parent string) {
-	l.agents = make([]*localAgent, len(l.job.Hosts))
+// arrival is the outcome of starting a node's agent.
+type arrival struct {
+	node  int
+	agent *agentProcess
+	err   error
+}
+
+// listen opens the head's port: on loopback if all agents are on this host, else at every address, of which those are
+// returned that other hosts may reach. Whoever connects must prove to be of the job before anything else.
+func listen(ctx context.Context, job *Job) (net.Listener, []string, error) {
+	at := ":0"
+	if !job.remote() {
+		at = net.JoinHostPort(job.Hosts[0].Address, "0") // pretended nodes all reach the loopback address of the first
+	}
+	var lc net.ListenConfig
+	listener, err := lc.Listen(ctx, "tcp", at)
+	if err != nil {
+		return nil, nil, fmt.Errorf("listening for agents: %w", err)
+	}
+	if !job.remote() {
+		return listener, []string{listener.Addr().String()}, nil
+	}
+	choose, err := newChooser(ctx)
+	var parents []string
+	if err == nil {
+		parents, err = choose.reachable(job.Interfaces, job.Hosts, listener.Addr().(*net.TCPAddr).Port)
+	}
+	if err != nil {
+		_ = listener.Close()
+		return nil, nil, fmt.Errorf("listening for agents: %w", err)
+	}
+	return listener, parents, nil
+}
+
+// startAgents begins to start the agents; what becomes of each is an arrival.
+func (l *launcher) startAgents(ctx context.Context, parents []string) {
+	l.agents = make([]*agentProcess, len(l.job.Hosts))
+	l.pending = len(l.job.Hosts)
+	ctx, l.starts = context.WithCancel(ctx)
 	var log io.Writer
 	if l.opts.Verbose {
 		log = l.opts.Notices
 	}
+	targets := make([]string, 0, len(l.job.Hosts))
+	for _, h := range l.job.Hosts {
+		targets = append(targets, h.Target)
+	}
+	overSSH := newSSHStarter(l.job.SSH, targets, log, func(node int, text string) {
+		fmt.Fprintf(l.opts.Notices, "mkrun: %s (node %d): %s\n", l.job.Hosts[node].Name, node, text)
+	})
 	for node, host := range l.job.Hosts {
 		cfg := AgentConfig{
-			Job: l.job.ID, Generation: generation, Node: node, Nodes: len(l.job.Hosts), Name: host.Name, Address: host.Address,
-			Parents: []string{parent}, Verbose: l.opts.Verbose,
+			Job: l.job.ID, Generation: generation, Node: node, Nodes: len(l.job.Hosts), Name: host.Name,
+			Parents: parents, Verbose: l.opts.Verbose,
 		}
-		var err error
-		if l.agents[node], err = startLocal(ctx, cfg, l.secret, log); err != nil {
-			l.order(l.machine.fail(l.machine.nodeCause(pb.Cause_LAUNCHER, node, err.Error())))
-			return
+		if l.job.remote() {
+			cfg.Candidates, cfg.Interfaces = host.Candidates, l.job.Interfaces
+		} else {
+			cfg.Address = host.Address
+		}
+		var by starter = overSSH
+		if host.Target == "" {
+			by = localStarter{log}
 		}
 		go func() {
-			<-l.agents[node].done
-			l.gone <- node
+			agent, err := by.start(ctx, cfg, l.secret)
+			l.came <- arrival{node, agent, err}
 		}()
 	}
+}
+
+// arrive takes note of an agent's process, or of why there is none.
+func (l *launcher) arrive(a arrival) []order {
+	l.pending--
+	if a.err != nil {
+		return l.machine.fail(l.machine.nodeCause(pb.Cause_LAUNCHER, a.node, a.err.Error()))
+	}
+	l.agents[a.node] = a.agent
+	go func() {
+		<-a.agent.done
+		l.gone <- a.node
+	}()
+	return nil
 }
 
 // follow runs the job until nothing of it is left, or it must be given up.
@@ -144,6 +211,8 @@ func (l *launcher) follow(ctx context.Context) {
 			if l.machine.allStarted() {
 				startTimer = nil
 			}
+		case a := <-l.came:
+			orders = l.arrive(a)
 		case node := <-l.gone:
 			orders = l.agentGone(node)
 		case sig := <-l.opts.Signals:
@@ -176,7 +245,11 @@ func (l *launcher) take(ev session.HeadEvent) []order {
 	m, node := l.machine, ev.Node
 	switch {
 	case ev.Lost != nil:
-		return m.lost(node, ev.Lost.Reason+l.lastWords(node))
+		why := ev.Lost.Reason + l.lastWords(node)
+		if a := l.agents[node]; a != nil && l.job.Hosts[node].Target != "" {
+			a.kill() // an ssh to a host that is cut off would be waited for
+		}
+		return m.lost(node, why)
 	case ev.Left:
 		m.nodeDone(node)
 		return nil
@@ -193,6 +266,10 @@ func (l *launcher) take(ev session.HeadEvent) []order {
 	}
 	switch k := ev.Message.Kind.(type) {
 	case *pb.FromAgent_Hello:
+		if theirs, ours := k.Hello.GetBuild(), version.Get().BuildID(); theirs != ours {
+			return m.fail(m.nodeCause(pb.Cause_LAUNCHER, node, fmt.Sprintf(
+				"its mkrun is %s, this one is %s; install the same on both, or name the right one with --remote-mkrun", theirs, ours)))
+		}
 		return m.hello(node, k.Hello)
 	case *pb.FromAgent_Facts:
 		return m.factsFrom(node, k.Facts.GetJson())
@@ -215,7 +292,7 @@ func (l *launcher) take(ev session.HeadEvent) []order {
 	case *pb.FromAgent_Output:
 		o := k.Output
 		l.output.put(frame{
-			rank: int(o.GetRank()), host: l.job.Hosts[node].Name,
+			rank: l.job.Number(int(o.GetRank())), host: l.job.Hosts[node].Name,
 			stream: stdio.Stream(o.GetStream()), data: o.GetData(), at: time.Unix(0, o.GetUnixNs()),
 		})
 	case *pb.FromAgent_NodeDone:
@@ -305,6 +382,14 @@ func (l *launcher) order(orders []order) {
 
 // end dismisses the agents and makes sure that nothing is left on this host.
 func (l *launcher) end() {
+	l.starts()
+	for l.pending > 0 {
+		if a := <-l.came; a.err == nil {
+			l.arrive(a)
+		} else {
+			l.pending--
+		}
+	}
 	if err := l.head.Broadcast(&pb.ToAgent{Kind: &pb.ToAgent_Shutdown{Shutdown: &pb.Shutdown{}}}); err != nil {
 		l.opts.Log.Warn("dismissing the agents", "error", err)
 	}

@@ -116,6 +116,9 @@ func (m *machine) begin() []order {
 		return m.fail(noPlace(pb.Cause_LAUNCHER, err.Error(), stdio.StatusLauncher))
 	}
 	m.begun = true
+	for node, n := range roster.GetNodes() {
+		m.job.Hosts[node].Address = n.GetAddress()
+	}
 	orders := []order{{allNodes, &pb.ToAgent{Kind: &pb.ToAgent_Roster{Roster: roster}}}}
 	for node := range m.nodes {
 		start := &pb.Start{
@@ -301,12 +304,16 @@ func (m *machine) states(now time.Time) string {
 	var b strings.Builder
 	for _, missing := range m.assembly.Missing() {
 		h := m.job.Hosts[missing.Node]
+		address := h.Address
+		if address == "" {
+			address = "address not known here"
+		}
 		fmt.Fprintf(&b, "\n  %s (node %d, %s): its agent has not said hello for %v",
-			h.Name, missing.Node, h.Address, now.Sub(missing.Since).Round(time.Millisecond))
+			h.Name, missing.Node, address, now.Sub(missing.Since).Round(time.Millisecond))
 	}
 	for rank, r := range m.ranks {
 		node := m.job.World.NodeOf(rank)
-		fmt.Fprintf(&b, "\n  rank %d on %s: %s", rank, m.job.Hosts[node].Name, r.phase)
+		fmt.Fprintf(&b, "\n  rank %d on %s: %s", m.job.Number(rank), m.job.Hosts[node].Name, r.phase)
 		if r.pid != 0 && r.phase != rankExited {
 			fmt.Fprintf(&b, " (pid %d)", r.pid)
 		}

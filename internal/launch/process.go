@@ -1,0 +1,108 @@
+package launch
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/mkrun/mkrun/internal/session"
+)
+
+// AgentCommand is the hidden subcommand of mkrun whose body is Agent.
+const AgentCommand = "agent"
+
+// selfBinary is this very program, also when its file was replaced since it started.
+const selfBinary = "/proc/self/exe"
+
+// starter starts the agent of one node and hands it its configuration and the job's secret. It gives up
+// when ctx is done; an agent that was started outlives ctx. It is used by several goroutines.
+type starter interface {
+	start(ctx context.Context, cfg AgentConfig, secret session.Secret) (*agentProcess, error)
+}
+
+// agentProcess is the launcher's child that is an agent, or through which an agent on another host was started.
+type agentProcess struct {
+	cmd     *exec.Cmd
+	stdin   io.WriteCloser // its end tells the agent that the launcher is gone
+	words   *lastWords
+	explain func(end error, said string) string
+	done    chan struct{}
+	err     error // how it ended; valid once done is closed
+}
+
+// outputDelay bounds how long processes that a child leaves behind can hold up its end by keeping its output open.
+const outputDelay = time.Second
+
+// launchProcess starts a command in a process group of its own, so that a terminal's Ctrl-C reaches only the
+// launcher. Its stderr is kept, and goes to log too, if that is not nil. stdout may be nil.
+func launchProcess(cmd *exec.Cmd, stdout *os.File, log io.Writer, explain func(error, string) string) (*agentProcess, error) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.WaitDelay = outputDelay
+	a := &agentProcess{cmd: cmd, words: &lastWords{}, explain: explain, done: make(chan struct{})}
+	cmd.Stderr = a.words
+	if log != nil {
+		cmd.Stderr = io.MultiWriter(a.words, log)
+	}
+	if stdout != nil {
+		cmd.Stdout = stdout
+	}
+	var err error
+	if a.stdin, err = cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	go func() {
+		defer close(a.done)
+		a.err = cmd.Wait()
+	}()
+	return a, nil
+}
+
+// kill ends the process at once.
+func (a *agentProcess) kill() { _ = a.cmd.Process.Kill() }
+
+// end waits for the agent, which has been dismissed, and kills its process once ctx is done.
+func (a *agentProcess) end(ctx context.Context) {
+	_ = a.stdin.Close()
+	select {
+	case <-a.done:
+	case <-ctx.Done():
+		a.kill()
+		<-a.done
+	}
+}
+
+// gone says how the process ended and what it said last.
+func (a *agentProcess) gone() string { return a.explain(a.err, a.words.String()) }
+
+// lastWords keeps the end of what was written to it.
+type lastWords struct {
+	mu  sync.Mutex
+	buf []byte
+}
+
+const lastWordsSize = 4 << 10
+
+func (w *lastWords) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.buf = append(w.buf, p...)
+	if extra := len(w.buf) - lastWordsSize; extra > 0 {
+		w.buf = append(w.buf[:0], w.buf[extra:]...)
+	}
+	return len(p), nil
+}
+
+func (w *lastWords) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return strings.TrimSpace(string(bytes.ToValidUTF8(w.buf, []byte("?"))))
+}
