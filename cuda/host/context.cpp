@@ -150,6 +150,9 @@ int mk_context_destroy(mk_context* c, mk_error* error) {
 int mk_barrier(mk_context* c, mk_stream stream, mk_error* error) {
   return mk::guarded(error, [&] {
     if (c == nullptr) mk::fail(MK_ERROR_ARGUMENT, "context is NULL");
+    const volatile mk::WaitRecord* gave_up = c->barrier_record;
+    if (gave_up->valid)
+      mk::fail(MK_ERROR_ABORTED, "rank %u gave up waiting for rank %u in a barrier", gave_up->rank, gave_up->peer);
     const mk::DeviceGuard guard(c->device);
     mk::check_cuda(mk::barrier_launch(mk::wait_context(*c, c->barrier_at, c->barrier_record), stream), "barrier");
   });

@@ -76,8 +76,8 @@ typedef struct mk_ag_gemm_desc {
 } mk_ag_gemm_desc;
 
 /* C (m x n) = gather(a) (m x k) * b (n x k)^T, fp32 sums. Rank r holds rows [r*m/world, (r+1)*m/world) of the gathered
- * A in `a`; m is a multiple of world. Leading dimensions in elements. Pointers 16-byte aligned; k, lda, ldb and ldc
- * multiples of 8. */
+ * A in `a`; m is a multiple of world. All ranks pass the same m, k and element; n may differ, but is 0 on all ranks or
+ * on none. Leading dimensions in elements. Pointers 16-byte aligned; k, lda, ldb and ldc multiples of 8. */
 typedef struct mk_ag_gemm_args {
   uint32_t size, version;
   int64_t m, n, k;
@@ -118,7 +118,7 @@ MK_API uint32_t mk_version(void);
 MK_API int mk_context_create(const mk_context_desc* desc, mk_context** out, mk_error* error);
 MK_API int mk_context_destroy(mk_context* context, mk_error* error);
 
-/* Stream-ordered barrier of all ranks, on the devices. */
+/* Stream-ordered barrier of all ranks, on the devices. Fails once an earlier one has timed out. */
 MK_API int mk_barrier(mk_context* context, mk_stream stream, mk_error* error);
 
 /* Collective. The operator owns its epoch, flags and landing buffer. Destroy operators before their context. */
