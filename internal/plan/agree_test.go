@@ -22,6 +22,7 @@ var strictness = []struct {
 	{RuleTraffic, "", "what is declared; nobody looks at it in a run"},
 	{RuleFlag, "where nothing waits for it", "a signal that nobody needs is a signal that somebody forgot to wait for"},
 	{RuleFlag, "signals per epoch; there are", "a wait for some of a counter's signals cannot say which, though the others may not matter"},
+	{RuleUnread, "nobody reads", "what nobody needs should not be moved or computed"},
 	{RuleMeaning, "sums are in the order of ranks", "any order gives a sum, but not the same bits"},
 	{RuleMeaning, "where others put parts of", "one buffer of a rank holds parts of one value, though two may be kept apart"},
 	{RuleMeaning, "are not one rank's own operands", "a sum over ranks has operands that belong to ranks, though others can be multiplied"},
@@ -180,7 +181,9 @@ func TestVerifierAgreesWithExplorer(t *testing.T) {
 			bases = append(bases, func(*rand.Rand) *Plan { return m.must(t, World{PPN: ppn}, 1) })
 		}
 	}
-	bases = append(bases, func(*rand.Rand) *Plan { return landingUsedTwice() })
+	for _, p := range []*Plan{landingUsedTwice(), gatedProduct(), gatedProduct()} {
+		bases = append(bases, func(*rand.Rand) *Plan { return p })
+	}
 	counts := make(map[string]int)
 	disagreements := 0
 	most := 0

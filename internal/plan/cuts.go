@@ -47,6 +47,10 @@ func newCuts(p *Plan) *cuts {
 					if t.Kind == Compute {
 						add(0, t.B.Rows)
 						add(1, t.B.Cols)
+						for step := range t.Steps {
+							add(1, t.depthPart(t.Src, step).Cols)
+							add(1, t.depthPart(t.B, step).Cols)
+						}
 					}
 				}
 			}

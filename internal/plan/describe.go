@@ -56,6 +56,9 @@ func (p *Plan) Schedule(t Task) string {
 		if w.Lag > 0 {
 			b.WriteString(" of the epoch before")
 		}
+		if w.Step > 0 {
+			fmt.Fprintf(&b, " before step %d of %d", w.Step, t.Steps)
+		}
 	}
 	if len(t.Waits) > 0 {
 		b.WriteString("; ")

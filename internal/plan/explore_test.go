@@ -37,7 +37,8 @@ type explorer struct {
 type exTask struct {
 	rank, before int // before: the task before it in its queue, or -1
 	task         *Task
-	reads        [][]int // per source
+	reads        [][]int   // per source
+	parts        [][][]int // of a gated product: per step and source
 	writes       []int
 	remote       bool // something of it is delivered later
 }
@@ -52,7 +53,7 @@ type exCell struct {
 // exState is all that can differ. Contents are 0 (garbage) or 1 + index into texts.
 type exState struct {
 	epoch  []byte // of each rank, epochs+1 when it is over
-	status []byte // of each task: 0 not begun, 1 running, 2 done
+	status []byte // of each task: 0 not begun, 1 running, 2 done, 3+i running and to pass the gates of step i
 	flags  []byte
 	cells  []uint16
 	flying []uint16 // by task and epoch: what is on its way, 0 if nothing
@@ -122,6 +123,9 @@ func newExplorer(p *Plan, epochs int, single bool, limit int) *explorer {
 				}
 				if t.Kind == Compute {
 					x.reads = append(x.reads, e.region(rank, t.B))
+				}
+				for step := range t.Steps {
+					x.parts = append(x.parts, [][]int{e.region(rank, t.depthPart(t.Src, step)), e.region(rank, t.depthPart(t.B, step))})
 				}
 				if t.Kind != Notify {
 					x.writes = e.region(t.Peer, t.Dst)
@@ -239,7 +243,7 @@ func (e *explorer) step(s *exState) ([]*exState, error) {
 		}
 		switch s.status[id] {
 		case 0:
-			if e.single && x.before >= 0 && s.status[x.before] != 2 || !e.satisfied(s, x) {
+			if e.single && x.before >= 0 && s.status[x.before] != 2 || !e.satisfied(s, x, 0) {
 				continue
 			}
 			n := s.clone()
@@ -247,6 +251,21 @@ func (e *explorer) step(s *exState) ([]*exState, error) {
 				return nil, err
 			}
 			next = append(next, n)
+		default:
+			if step := s.status[id] - 3; s.status[id] > 2 && e.satisfied(s, x, uint32(step)) {
+				n := s.clone()
+				if err := e.read(n, id, x.parts[step]); err != nil {
+					return nil, err
+				}
+				if n.status[id]++; int(step)+1 == len(x.parts) {
+					if err := e.write(n, id); err != nil {
+						return nil, err
+					}
+					n.status[id] = 1
+				}
+				next = append(next, n)
+			}
+		case 2:
 		case 1:
 			n := s.clone()
 			if err := e.end(n, id); err != nil {
@@ -258,8 +277,8 @@ func (e *explorer) step(s *exState) ([]*exState, error) {
 	return next, nil
 }
 
-func (e *explorer) satisfied(s *exState, x *exTask) bool {
-	for _, w := range x.task.Waits {
+func (e *explorer) satisfied(s *exState, x *exTask, step uint32) bool {
+	for _, w := range upTo(x.task.Waits, step) {
 		if uint64(s.flags[e.flagID[Signal{x.rank, w.Flag}]]) < w.Target(uint64(s.epoch[x.rank])) {
 			return false
 		}
@@ -278,43 +297,84 @@ func common(a, b []int) bool {
 // begin checks that nobody uses what the task writes, nor writes what it reads, and that its sources are right.
 func (e *explorer) begin(s *exState, id int) error {
 	x := &e.tasks[id]
-	epoch := s.epoch[x.rank]
+	if x.parts != nil {
+		s.status[id] = 4
+		if err := e.read(s, id, x.parts[0]); err != nil {
+			return err
+		}
+		return nil
+	}
+	s.status[id] = 1
+	if err := e.read(s, id, x.reads); err != nil {
+		return err
+	}
+	return e.write(s, id)
+}
+
+// busy is what another task reads and writes now.
+func (e *explorer) busy(s *exState, other int) (reads [][]int, writes []int) {
+	y := &e.tasks[other]
+	for ep := 1; ep <= e.epochs; ep++ {
+		if s.flying[other*(e.epochs+1)+ep] != 0 && y.task.Kind == Send {
+			writes = y.writes
+		}
+	}
+	switch st := s.status[other]; {
+	case st == 1:
+		return y.reads, y.writes
+	case st > 2:
+		for _, part := range y.parts[:st-3] {
+			reads = append(reads, part...)
+		}
+	}
+	return reads, writes
+}
+
+func (e *explorer) read(s *exState, id int, what [][]int) error {
+	x := &e.tasks[id]
 	for other := range e.tasks {
-		y := &e.tasks[other]
-		running := other != id && s.status[other] == 1
-		writing := running && y.writes != nil
-		for ep := 1; ep <= e.epochs; ep++ {
-			writing = writing || s.flying[other*(e.epochs+1)+ep] != 0 && y.task.Kind == Send
-		}
-		if writing && common(x.writes, y.writes) {
-			return e.fail(x, epoch, "it and %s of rank %d write the same", e.p.Describe(*y.task), y.rank)
-		}
-		for _, r := range x.reads {
-			if writing && common(r, y.writes) {
-				return e.fail(x, epoch, "%s of rank %d is writing what it reads", e.p.Describe(*y.task), y.rank)
-			}
-		}
-		for _, r := range y.reads {
-			if running && common(x.writes, r) {
-				return e.fail(x, epoch, "%s of rank %d is reading what it writes", e.p.Describe(*y.task), y.rank)
+		_, writes := e.busy(s, other)
+		for _, r := range what {
+			if other != id && common(r, writes) {
+				return e.fail(x, s.epoch[x.rank], "%s of rank %d is writing what it reads", e.p.Describe(*e.tasks[other].task), e.tasks[other].rank)
 			}
 		}
 	}
-	if _, err := e.sources(s, x); err != nil {
-		return err
+	_, err := e.sources(s, x, what)
+	return err
+}
+
+func (e *explorer) write(s *exState, id int) error {
+	x := &e.tasks[id]
+	for other := range e.tasks {
+		reads, writes := e.busy(s, other)
+		if other == id { // what it sent in the epoch before may still be on its way
+			reads = nil
+			if x.task.Kind != Send || s.flying[id*(e.epochs+1)+int(s.epoch[x.rank])-1] == 0 {
+				continue
+			}
+		}
+		y := &e.tasks[other]
+		if common(x.writes, writes) {
+			return e.fail(x, s.epoch[x.rank], "it and %s of rank %d write the same", e.p.Describe(*y.task), y.rank)
+		}
+		for _, r := range reads {
+			if common(x.writes, r) {
+				return e.fail(x, s.epoch[x.rank], "%s of rank %d is reading what it writes", e.p.Describe(*y.task), y.rank)
+			}
+		}
 	}
 	for _, c := range x.writes {
 		s.cells[c] = 0
 	}
-	s.status[id] = 1
 	return nil
 }
 
 // sources are the names of what the task reads.
-func (e *explorer) sources(s *exState, x *exTask) ([]string, error) {
+func (e *explorer) sources(s *exState, x *exTask, reads [][]int) ([]string, error) {
 	epoch := s.epoch[x.rank]
 	var names []string
-	for _, cells := range x.reads {
+	for _, cells := range reads {
 		first := e.cells[cells[0]]
 		if first.isIn {
 			b := &e.p.Buffers[first.input]
@@ -345,7 +405,7 @@ func (e *explorer) end(s *exState, id int) error {
 	epoch := s.epoch[x.rank]
 	value := uint16(1) // any, for a notice on its way
 	if x.task.Kind != Notify {
-		names, err := e.sources(s, x)
+		names, err := e.sources(s, x, x.reads)
 		if err != nil {
 			return err
 		}

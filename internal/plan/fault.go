@@ -16,6 +16,7 @@ const (
 	RuleProgress  Rule = "progress"  // some number of workers would wait for ever
 	RuleOrder     Rule = "order"     // two accesses to the same bytes, or to a flag, that nothing orders
 	RuleUnwritten Rule = "unwritten" // bytes are read that nothing wrote before in this epoch
+	RuleUnread    Rule = "unread"    // bytes are brought, or computed, that nobody reads
 	RuleOutput    Rule = "output"    // a part of a result is missing or written twice
 	RuleMeaning   Rule = "meaning"   // bytes of the wrong matrix
 	RuleTraffic   Rule = "traffic"   // the bytes moved are not those declared

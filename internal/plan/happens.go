@@ -18,6 +18,7 @@ type searcher struct {
 	query uint32
 	queue []past
 	began []int32 // ranks seen to have started this epoch
+	step  uint32  // of the task asked about
 }
 
 func newSearcher(g *graph) *searcher {
@@ -44,9 +45,10 @@ func (s *searcher) start() {
 }
 
 // before reports the first of the wanted moments that is not known to come before the work of a task in
-// some epoch, after all the task's waits; found is false if all do.
-func (s *searcher) before(task int32, wanted []past) (missed past, found bool) {
+// some epoch, after those of the task's waits that stand before a step; found is false if all do.
+func (s *searcher) before(task int32, step uint32, wanted []past) (missed past, found bool) {
 	s.start()
+	s.step = step
 	const none = math.MaxInt32
 	lowNow, lowPrevious := int32(none), int32(none)
 	left := 0
@@ -101,13 +103,14 @@ func (s *searcher) after(task int32, rank int) bool {
 		return s.g.ends.begunAt(task, rank)
 	}
 	s.start()
+	s.step = allSteps
 	s.walk(task, 1, -1, math.MaxInt32)
 	return s.ranks[rank] == s.query
 }
 
 // walk searches from a task's waits until the given number of wanted moments is found; it returns how many were.
 func (s *searcher) walk(task int32, left int, lowNow, lowPrevious int32) int {
-	found := s.expand(past{moment: doneOf(task)}, lowPrevious)
+	found := s.expand(past{moment: doneOf(task)}, s.step, lowPrevious)
 	if found < left {
 		found += s.drain(left-found, lowNow, lowPrevious)
 	}
@@ -122,14 +125,14 @@ func (s *searcher) drain(left int, lowNow, lowPrevious int32) (found int) {
 			low = lowPrevious
 		}
 		if s.g.levelOf(p.moment) > low {
-			found += s.expand(p, lowPrevious)
+			found += s.expand(p, allSteps, lowPrevious)
 		}
 	}
 	return found
 }
 
-// expand reaches what comes right before a moment.
-func (s *searcher) expand(p past, lowPrevious int32) (found int) {
+// expand reaches what comes right before a moment, or before a step of its task.
+func (s *searcher) expand(p past, step uint32, lowPrevious int32) (found int) {
 	task := p.task()
 	if p.delivery() {
 		return s.reach(past{doneOf(task), p.previous})
@@ -140,7 +143,7 @@ func (s *searcher) expand(p past, lowPrevious int32) (found int) {
 		s.began = append(s.began, rank)
 	}
 	for _, w := range s.g.tasks[task].Waits {
-		if w.Lag == 1 && (p.previous || lowPrevious == math.MaxInt32) {
+		if w.Step > step || w.Lag == 1 && (p.previous || lowPrevious == math.MaxInt32) {
 			continue
 		}
 		for _, m := range s.g.raises.of(s.g.key(int(rank), w.Flag)) {

@@ -148,8 +148,8 @@ type Flag struct {
 // For a stamp Count is 1; for a counter it is the number of additions per epoch.
 //
 // A wait with Step 0 stands before the whole task. Another is a gate inside a Compute task: it stands before the
-// product reads part Step of the task's Steps equal parts of the first operand's columns, so the parts before it can
-// be multiplied while the rest is on its way. The result is written, and signals raised, after all waits.
+// product reads part Step of the task's Steps equal parts of its depth, in both operands, so the parts before it can be
+// multiplied while the rest is on its way. The result is written, and signals are raised, after all waits.
 type Wait struct {
 	Flag  FlagID `json:"flag"`
 	Count uint32 `json:"count"`
@@ -207,6 +207,19 @@ func (t *Task) sources() []Region {
 		return t.Srcs
 	}
 	return []Region{t.Src}
+}
+
+// depthPart is the region's part before which gates of step i of a task stand. Validate sees that it can be written.
+func (t *Task) depthPart(r Region, i uint32) Region {
+	from, to, den := r.Cols.From.Num, r.Cols.To.Num, r.Cols.From.Den*t.Steps
+	at := func(i uint32) Ratio { return Ratio{from*(t.Steps-i) + to*i, den} }
+	r.Cols.From, r.Cols.To = at(i), at(i+1)
+	return r
+}
+
+// DepthStart is the column at which a gate of step i stands, for a shape.
+func (t *Task) DepthStart(i uint32, s Shape) int64 {
+	return t.depthPart(t.Src, i).Cols.From.At(s.Of(t.Src.Cols.Dim))
 }
 
 // Traffic is the number of elements an algorithm moves over all links, as formulas: the sum of

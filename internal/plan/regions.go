@@ -2,6 +2,7 @@ package plan
 
 import (
 	"cmp"
+	"math"
 	"runtime"
 	"slices"
 	"sync"
@@ -14,7 +15,11 @@ type access struct {
 	task   int32
 	buffer BufferID
 	write  bool
+	step   uint32 // of a read: the waits of which steps come before it; of others allSteps
 }
+
+// allSteps stands for the step of an access that comes after all waits of its task.
+const allSteps = math.MaxUint32
 
 // moment is when the access is over.
 func (a access) moment(g *graph) moment {
@@ -45,15 +50,24 @@ func newMemory(g *graph) *memory {
 				continue
 			}
 			rank, task := int(g.rank[id]), int32(id)
-			for _, src := range t.sources() {
-				if !input[src.Buffer] {
-					yield(rank, access{m.cuts.rect(src), task, src.Buffer, false})
+			read := func(r Region) {
+				if input[r.Buffer] {
+					return
+				}
+				for step := range t.Steps {
+					yield(rank, access{m.cuts.rect(t.depthPart(r, step)), task, r.Buffer, false, step})
+				}
+				if t.Steps == 0 {
+					yield(rank, access{m.cuts.rect(r), task, r.Buffer, false, allSteps})
 				}
 			}
-			if t.Kind == Compute && !input[t.B.Buffer] {
-				yield(rank, access{m.cuts.rect(t.B), task, t.B.Buffer, false})
+			for _, src := range t.sources() {
+				read(src)
 			}
-			yield(t.Peer, access{m.cuts.rect(t.Dst), task, t.Dst.Buffer, true})
+			if t.Kind == Compute {
+				read(t.B)
+			}
+			yield(t.Peer, access{m.cuts.rect(t.Dst), task, t.Dst.Buffer, true, allSteps})
 		}
 	})
 	return m
@@ -167,6 +181,9 @@ func (c *checker) buffer(rank int, id BufferID, b *Buffer, accesses []access) *F
 				continue
 			}
 			check = c.write
+			if f := c.unread(b, a, accesses, others); f != nil {
+				return f
+			}
 		}
 		if f := check(rank, b, a, accesses, others); f != nil {
 			return f
@@ -185,7 +202,7 @@ func (c *checker) buffer(rank int, id BufferID, b *Buffer, accesses []access) *F
 			if c.readsOnly {
 				continue
 			}
-			if f := c.write(rank, b, a, accesses, nil); f != nil {
+			if f := cmp.Or(c.write(rank, b, a, accesses, nil), c.unread(b, a, accesses, nil)); f != nil {
 				return f
 			}
 			continue
@@ -224,11 +241,11 @@ func (c *checker) read(_ int, b *Buffer, a access, accesses []access, others []p
 	for _, o := range others {
 		c.wanted = append(c.wanted, past{moment: accesses[o.other].moment(c.g)})
 	}
-	missed, some := c.s.before(a.task, c.wanted)
+	missed, some := c.s.before(a.task, a.step, c.wanted)
 	c.left = append(c.left[:0], a.rect)
 	for _, o := range others {
 		w := accesses[o.other]
-		if some && !c.before(w.moment(c.g), a.task) {
+		if some && !c.beforeStep(w.moment(c.g), a.task, a.step) {
 			// It may come after the read, if it is known to; otherwise they race.
 			if !c.before(doneOf(a.task), w.task) {
 				return c.g.fault(RuleOrder, a.task, "it reads %s that %s may not have written yet: nothing it waits for says so",
@@ -252,7 +269,7 @@ func (c *checker) write(rank int, b *Buffer, a access, accesses []access, others
 	for _, o := range others {
 		c.wanted = append(c.wanted, past{accesses[o.other].moment(c.g), true})
 	}
-	if missed, some := c.s.before(a.task, c.wanted); some {
+	if missed, some := c.s.before(a.task, allSteps, c.wanted); some {
 		what := "be reading"
 		if missed.delivery() || missed.task() == a.task {
 			what = "be writing"
@@ -268,13 +285,24 @@ func (c *checker) write(rank int, b *Buffer, a access, accesses []access, others
 	return nil
 }
 
+// unread checks that somebody reads what is written to a landing buffer.
+func (c *checker) unread(b *Buffer, a access, accesses []access, others []pair) *Fault {
+	if b.Kind != BufLanding || slices.ContainsFunc(others, func(o pair) bool { return !accesses[o.other].write }) {
+		return nil
+	}
+	return c.g.fault(RuleUnread, a.task, "nobody reads %s, which it writes", c.region(b, a))
+}
+
 func (c *checker) region(b *Buffer, a access) string {
 	return c.g.p.region(c.cuts.region(a.buffer, b, a.rect))
 }
 
 // before reports whether a moment is known to come before a task's work in the same epoch.
-func (c *checker) before(m moment, task int32) bool {
-	_, missed := c.s.before(task, []past{{moment: m}})
+func (c *checker) before(m moment, task int32) bool { return c.beforeStep(m, task, allSteps) }
+
+// beforeStep is before, of what a task does behind the gates of a step.
+func (c *checker) beforeStep(m moment, task int32, step uint32) bool {
+	_, missed := c.s.before(task, step, []past{{moment: m}})
 	return !missed
 }
 
@@ -351,7 +379,7 @@ func (c *checker) flags(rank int) *Fault {
 			c.wanted = append(c.wanted, past{m, true})
 		}
 		for _, m := range raises {
-			if missed, some := c.s.before(m.task(), c.wanted); some {
+			if missed, some := c.s.before(m.task(), allSteps, c.wanted); some {
 				f := c.g.fault(RuleOrder, m.task(), "it may signal rank %d before the signal of the epoch before, of %s, is there", rank, c.g.name(missed.task()))
 				f.Flag = c.g.p.flagName(FlagID(flag))
 				return f

@@ -63,7 +63,8 @@ func complete(b *Buffer, what string, size int) error {
 
 // productName writes a product over cut points k0 to k1 so that neighbours can be joined and all can be sorted.
 func productName(owner int, a, b string, k0, k1 int32) string {
-	return fmt.Sprintf("%03d %s*%s@%d-%d;", owner, a, b, k0, k1)
+	inner := strings.NewReplacer(";", "|", "@", ":") // a product of products
+	return fmt.Sprintf("%03d %s*%s@%d-%d;", owner, inner.Replace(a), inner.Replace(b), k0, k1)
 }
 
 // join sorts the products of a sum by name and joins those whose depths meet.
@@ -156,7 +157,7 @@ func (s *simulation) step() (bool, error) {
 				r.tickets[role]++
 			}
 			for slot, t := range r.running[role] {
-				if t.begun || s.satisfied(rank, queue[t.i].Waits) {
+				if waits := queue[t.i].Waits; !t.begun && s.satisfied(rank, upTo(waits, 0)) || t.begun && s.satisfied(rank, waits) {
 					choices = append(choices, choice{rank, role, slot})
 				}
 			}
@@ -181,12 +182,12 @@ func (s *simulation) step() (bool, error) {
 	r := &s.ranks[c.rank]
 	t := &r.running[c.role][c.slot]
 	task := s.p.Ranks[c.rank].Queues[c.role][t.i]
-	if err := s.sources(c.rank, task); err != nil {
+	if err := s.sources(c.rank, task, t.begun); err != nil {
 		return false, fmt.Errorf("rank %d %v task %d in epoch %d: %w", c.rank, c.role, t.i, r.epoch, err)
 	}
 	if !t.begun {
 		t.begun = true
-		if task.Kind != Notify {
+		if task.Kind != Notify && task.Steps == 0 { // behind gates it writes at its end only
 			s.fill(task.Peer, task.Dst, cell{})
 		}
 		return true, nil
@@ -212,6 +213,30 @@ func (s *simulation) step() (bool, error) {
 		s.flying = append(s.flying, delivery{c.rank, task, r.epoch, value})
 	}
 	return true, s.finish(c.rank)
+}
+
+// upTo are the waits that stand before a step.
+func upTo(waits []Wait, step uint32) []Wait {
+	for i, w := range waits {
+		if w.Step > step {
+			return waits[:i]
+		}
+	}
+	return waits
+}
+
+// reads are the regions that a task reads: all, or what it reads when it begins.
+func (t *Task) reads(whole bool) []Region {
+	regions := slices.Clone(t.sources())
+	if t.Kind == Compute {
+		regions = append(regions, t.B)
+	}
+	if t.Steps > 0 && !whole {
+		for i := range regions {
+			regions[i] = t.depthPart(regions[i], 0)
+		}
+	}
+	return regions
 }
 
 func (s *simulation) satisfied(rank int, waits []Wait) bool {
@@ -278,11 +303,8 @@ func (s *simulation) holds(rank int, r Region, epoch uint64) cell {
 }
 
 // sources checks that a task's operands are whole and of this epoch.
-func (s *simulation) sources(rank int, t Task) error {
-	regions := t.sources()
-	if t.Kind == Compute {
-		regions = append(regions, t.B)
-	}
+func (s *simulation) sources(rank int, t Task, whole bool) error {
+	regions := t.reads(whole)
 	epoch := s.ranks[rank].epoch
 	for _, r := range regions {
 		if s.p.Buffers[r.Buffer].Kind == BufInput {

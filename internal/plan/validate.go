@@ -1,6 +1,9 @@
 package plan
 
-import "fmt"
+import (
+	"fmt"
+	"math"
+)
 
 // maxFlagWords bounds ranks times flags, of which tables are made: 40 times what ag_gemm has on 64 x 8 ranks.
 const maxFlagWords = 1 << 27
@@ -164,7 +167,7 @@ type faultFunc func(rule Rule, format string, args ...any) *Fault
 
 func (v *validator) regions(t *Task, rank int, fault faultFunc) *Fault {
 	if t.Kind == Notify {
-		if t.Src != (Region{}) || t.B != (Region{}) || t.Dst != (Region{}) || t.Srcs != nil {
+		if t.Src != (Region{}) || t.B != (Region{}) || t.Dst != (Region{}) || t.Srcs != nil || t.Steps != 0 {
 			return fault(RuleStructure, "a notice has no operands")
 		}
 		return nil
@@ -180,6 +183,8 @@ func (v *validator) regions(t *Task, rank int, fault faultFunc) *Fault {
 		return fault(RuleLink, "%q of rank %d is not in the heap, so no other rank can write it", dst.Name, t.Peer)
 	case t.Kind != Compute && t.B != (Region{}):
 		return fault(RuleStructure, "a %v has no second operand", t.Kind)
+	case t.Kind != Compute && t.Steps != 0:
+		return fault(RuleStructure, "only products have steps of their depth")
 	case t.Kind != Reduce && t.Srcs != nil:
 		return fault(RuleStructure, "a %v has one source", t.Kind)
 	}
@@ -209,6 +214,8 @@ func (v *validator) product(t *Task, rank int, fault faultFunc) *Fault {
 	}
 	src, b := &v.p.Buffers[t.Src.Buffer], &v.p.Buffers[t.B.Buffer]
 	switch {
+	case t.Steps > 0 && (t.Steps > maxSteps || !splits(t.Src.Cols, t.Steps) || !splits(t.B.Cols, t.Steps)):
+		return fault(RuleStructure, "the depth [%v] is not gated in %d steps", t.Src.Cols, t.Steps)
 	case t.Src.Buffer == t.B.Buffer || t.Src.Buffer == t.Dst.Buffer || t.B.Buffer == t.Dst.Buffer:
 		return fault(RuleStructure, "operands and result need three buffers")
 	case src.Elem != ElemOperand || b.Elem != ElemOperand:
@@ -221,6 +228,14 @@ func (v *validator) product(t *Task, rank int, fault faultFunc) *Fault {
 		return fault(RuleMeaning, "rows [%v] of the second operand become columns [%v] of the result", t.B.Rows, t.Dst.Cols)
 	}
 	return nil
+}
+
+// maxSteps bounds the parts of a depth that gates stand before.
+const maxSteps = 1 << 16
+
+// splits reports whether the parts of a span have cut points that can be written.
+func splits(s Span, steps uint32) bool {
+	return s.From.Den == s.To.Den && uint64(s.To.Den)*uint64(steps) <= math.MaxUint32
 }
 
 // sum checks the operands of a Reduce task: the same region of as many buffers.
@@ -276,6 +291,10 @@ func (v *validator) waits(t *Task, fault faultFunc) *Fault {
 		flag := v.p.Flags[w.Flag]
 		var f *Fault
 		switch {
+		case w.Step > 0 && w.Step >= t.Steps:
+			f = fault(RuleFlag, "a gate stands before part %d of %d of the depth", w.Step, t.Steps)
+		case i > 0 && w.Step < t.Waits[i-1].Step:
+			f = fault(RuleFlag, "gates stand in the order of the depth, this one behind one of part %d", t.Waits[i-1].Step)
 		case w.Lag > 1:
 			f = fault(RuleFlag, "a wait looks back by 0 or 1 epochs, not by %d", w.Lag)
 		case w.Count < 1 || flag.Kind == Stamp && w.Count != 1:

@@ -7,8 +7,8 @@ package plan
 //   - every wait is satisfied by exactly the signals that are raised, and every signal is waited for;
 //   - every number of workers >= 1 per role makes progress, in every epoch;
 //   - accesses to the same bytes of landing and output buffers are ordered, if one of them writes, within an
-//     epoch and from one to the next; a read sees bytes that were written in its epoch; a result is written by
-//     another rank only while it is not the caller's;
+//     epoch and from one to the next; a read sees bytes that were written in its epoch, and what is written to a
+//     landing buffer is read; a result is written by another rank only while it is not the caller's;
 //   - counters count one epoch at a time, and stamps from other nodes arrive in order;
 //   - every part of every result is written once, rows and columns in their places: as the product over the whole
 //     depth of one matrix with another, or as the sum of such products, one of each rank's own operands, each part of

@@ -58,25 +58,36 @@ func copyRect(dst, src rect) {
 // panel is some rows of an operand in fp32, column block by column block: block q holds columns
 // [q*depth, (q+1)*depth) of all rows. Both operands of a tile are read this way, rows against rows.
 type panel struct {
-	once sync.Once
-	data []float32
+	once   sync.Once // of having memory
+	data   []float32
+	blocks []sync.Once // of being converted
 }
 
-// fill converts rows [from, from+n) of src, once; concurrent callers wait until it is done. A panel
-// without memory of its own takes it from the pool.
-func (p *panel) fill(d engine.DType, src rect, from, n int64, pool *panelPool) {
+func newBlocks(cols int64) []sync.Once { return make([]sync.Once, ceilDiv(cols, depth)) }
+
+// reset makes the next epoch convert the panel anew.
+func (p *panel) reset() {
+	p.once = sync.Once{}
+	for i := range p.blocks {
+		p.blocks[i] = sync.Once{}
+	}
+}
+
+// fill converts the columns from q on, one block of them, of rows [from, from+n) of src, once; concurrent callers wait
+// until it is done. A panel without memory of its own takes it from the pool.
+func (p *panel) fill(d engine.DType, src rect, from, n, q int64, pool *panelPool) {
 	p.once.Do(func() {
 		if p.data == nil {
 			p.data = pool.get()
 		}
-		for q := int64(0); q < src.cols; q += depth {
-			width := min(depth, src.cols-q)
-			padded := pad(width)
-			for i := range n {
-				at := q*n + i*padded
-				widen(d, p.data[at:at+width], src.row(from + i)[q:q+width])
-				clear(p.data[at+width : at+padded])
-			}
+	})
+	p.blocks[q/depth].Do(func() {
+		width := min(depth, src.cols-q)
+		padded := pad(width)
+		for i := range n {
+			at := q*n + i*padded
+			widen(d, p.data[at:at+width], src.row(from + i)[q:q+width])
+			clear(p.data[at+width : at+padded])
 		}
 	})
 }
@@ -113,6 +124,7 @@ func newOperand(src rect, tile int64) *operand {
 		from := int64(j) * tile
 		n := min(tile, src.rows-from)
 		o.panels[j].data = data[from*cols : (from+n)*cols]
+		o.panels[j].blocks = newBlocks(src.cols)
 	}
 	return o
 }
@@ -120,7 +132,7 @@ func newOperand(src rect, tile int64) *operand {
 // reset makes the next epoch convert the operand anew.
 func (o *operand) reset() {
 	for j := range o.panels {
-		o.panels[j].once = sync.Once{}
+		o.panels[j].reset()
 	}
 }
 
@@ -129,6 +141,7 @@ func (o *operand) reset() {
 type segment struct {
 	task   *task
 	b      *operand
+	ownB   bool // nobody else uses the operand
 	tile   int64
 	strips []strip
 	tiles  int64 // at least 1: an empty product still waits and signals
@@ -143,6 +156,9 @@ type strip struct {
 
 func newSegment(t *task, b *operand, tile int64) *segment {
 	s := &segment{task: t, b: b, tile: tile, strips: make([]strip, ceilDiv(t.src.rows, tile))}
+	for i := range s.strips {
+		s.strips[i].a.blocks = newBlocks(t.src.cols)
+	}
 	s.tiles = max(1, int64(len(s.strips))*int64(len(b.panels)))
 	return s
 }
@@ -150,16 +166,20 @@ func newSegment(t *task, b *operand, tile int64) *segment {
 // reset prepares the segment for the next epoch.
 func (s *segment) reset() {
 	s.open.Store(s.tiles)
+	if s.ownB {
+		s.b.reset()
+	}
 	for i := range s.strips {
-		s.strips[i].a.once = sync.Once{}
+		s.strips[i].a.reset()
 		s.strips[i].open.Store(int64(len(s.b.panels)))
 	}
 }
 
-// multiply computes tile number n of the segment. sum is the worker's own block x block scratch.
-func (s *segment) multiply(d engine.DType, n int64, sum []float32, spare *panelPool) {
+// multiply computes tile number n of the segment. sum is the worker's own block x block scratch. Before columns of the
+// operands are read, pass is called with the end of these.
+func (s *segment) multiply(d engine.DType, n int64, sum []float32, spare *panelPool, pass func(end int64) error) error {
 	if len(s.strips) == 0 || len(s.b.panels) == 0 {
-		return
+		return nil
 	}
 	across := int64(len(s.b.panels))
 	strip, b := &s.strips[n/across], &s.b.panels[n%across]
@@ -167,13 +187,16 @@ func (s *segment) multiply(d engine.DType, n int64, sum []float32, spare *panelP
 	src, dst := s.task.src, s.task.dst
 	rows, cols := min(s.tile, src.rows-row0), min(s.tile, s.b.src.rows-col0)
 
-	strip.a.fill(d, src, row0, rows, spare)
-	b.fill(d, s.b.src, col0, cols, nil)
 	for i := int64(0); i < rows; i += block {
 		for j := int64(0); j < cols; j += block {
 			m, n := min(block, rows-i), min(block, cols-j)
 			clear(sum)
 			for q := int64(0); q < src.cols; q += depth {
+				if err := pass(min(q+depth, src.cols)); err != nil {
+					return err
+				}
+				strip.a.fill(d, src, row0, rows, q, spare)
+				b.fill(d, s.b.src, col0, cols, q, nil)
 				width := pad(min(depth, src.cols-q))
 				accumulate(sum, strip.a.part(rows, i, q, width), b.part(cols, j, q, width), int(m), int(n), int(width))
 			}
@@ -185,6 +208,7 @@ func (s *segment) multiply(d engine.DType, n int64, sum []float32, spare *panelP
 	if strip.open.Add(-1) == 0 {
 		spare.put(&strip.a)
 	}
+	return nil
 }
 
 // accumulate adds to sum, m x n in rows of block, the scalar products of m rows of a with n rows of b.
@@ -234,6 +258,9 @@ func (p *panelPool) get() []float32 {
 }
 
 func (p *panelPool) put(a *panel) {
+	if a.data == nil {
+		return // of a product over no columns
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.free = append(p.free, a.data)

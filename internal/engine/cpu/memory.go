@@ -38,7 +38,7 @@ func (e *Engine) HostMemory(cfg engine.Config) (int64, error) {
 	seen := map[plan.Region]bool{}
 	deepest := int64(0)
 	for _, t := range p.Ranks[cfg.Rank].Queues[plan.RoleCompute] {
-		if t.Kind != plan.Compute || seen[t.B] {
+		if t.Kind != plan.Compute || seen[t.B] && p.Buffers[t.B.Buffer].Kind == plan.BufInput {
 			continue
 		}
 		seen[t.B] = true

@@ -3,6 +3,7 @@ package cpu
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -123,6 +124,9 @@ func (w *worker) run() {
 func (w *worker) execute(t *task, part int64) error {
 	in := w.in
 	for _, wait := range t.plan.Waits {
+		if wait.Step > 0 {
+			break // a gate inside the task; they come last
+		}
 		if err := w.wait(t, wait); err != nil {
 			return err
 		}
@@ -137,7 +141,13 @@ func (w *worker) execute(t *task, part int64) error {
 		if w.sum == nil {
 			w.sum = make([]float32, block*block)
 		}
-		t.segment.multiply(in.cfg.DType, part, w.sum, &in.spare)
+		pass := func(end int64) error { return w.pass(t, end) }
+		if err := t.segment.multiply(in.cfg.DType, part, w.sum, &in.spare, pass); err != nil {
+			return err
+		}
+		if err := pass(math.MaxInt64); err != nil { // also those of an empty product
+			return err
+		}
 		if t.segment.open.Add(-1) > 0 {
 			return nil // whoever finishes the last tile signals
 		}
@@ -155,6 +165,19 @@ func (w *worker) execute(t *task, part int64) error {
 		w.inter += n
 	}
 	t.raise(w.epoch)
+	return nil
+}
+
+// pass waits at the gates of a task before columns up to end.
+func (w *worker) pass(t *task, end int64) error {
+	for _, g := range t.gates {
+		if g.column >= end {
+			break
+		}
+		if err := w.wait(t, g.wait); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

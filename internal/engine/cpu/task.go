@@ -19,6 +19,13 @@ type task struct {
 	near     []nearSignal // flags of ranks of this node
 	far      []*outLink   // ranks of other nodes that the task writes to or signals
 	segment  *segment     // compute tasks only
+	gates    []gate       // inside the segment, by column
+}
+
+// gate is a wait before a column of the first operand's region.
+type gate struct {
+	column int64
+	wait   plan.Wait
 }
 
 // parts is the number of pieces that workers claim one by one.
@@ -192,11 +199,22 @@ func (in *instance) compileProduct(t *task) error {
 			t.src.rows, t.src.cols, src.rows, src.cols, t.dst.rows, t.dst.elements())
 	}
 	b := in.operands[t.plan.B]
-	if b == nil {
+	// What arrives may be gated, or overwritten before another segment reads it.
+	own := in.cfg.Plan.Buffers[t.plan.B.Buffer].Kind != plan.BufInput
+	if b == nil || own {
 		b = newOperand(src, in.tile)
+	}
+	if !own {
 		in.operands[t.plan.B] = b
 	}
 	in.spare.size = max(in.spare.size, min(in.tile, t.src.rows)*pad(t.src.cols))
 	t.segment = newSegment(t, b, in.tile)
+	t.segment.ownB = own
+	first, _ := t.plan.Src.Cols.At(in.cfg.Shape)
+	for _, w := range t.plan.Waits {
+		if w.Step > 0 {
+			t.gates = append(t.gates, gate{column: t.plan.DepthStart(w.Step, in.cfg.Shape) - first, wait: w})
+		}
+	}
 	return nil
 }
