@@ -17,6 +17,8 @@ type verdict struct {
 	relError  float64 // Frobenius norm of the difference over that of the reference
 	worstTile float64 // the largest such quotient of a tile
 	row, col  int64   // where that tile begins
+	worstRow  float64 // the largest such quotient of one row of a tile: where a loss in a row of A shows
+	at        int64   // which row of the output that is
 	nonFinite int64   // elements that are NaN or infinite; each counts as zero in the errors
 	tolerance float64
 }
@@ -33,7 +35,8 @@ type verdict struct {
 // of 4 covers the tail of the distribution.
 //
 // For bf16 and k = 4096 this is 0.0042. Two rows exchanged in one tile of 64 give 0.25, one wrong
-// element 0.02, a tile of zeros 1, other data 1.4.
+// element 0.02, a tile of zeros 1, other data 1.4. One element of an operand's row that was lost on the way gives
+// 1/sqrt(k) = 0.016 in the rows of tiles that it is for, which are therefore judged by themselves.
 //
 // If partial sums travel in the element type, each of two more roundings (of the ranks' products, of the nodes' sums)
 // adds an error of that kind. Per element it is at most u of the parts' size, not of the sum's: about 0.4 u sqrt(k)
@@ -74,6 +77,7 @@ func judge(d engine.DType, got []uint16, m, n int64, e expected, ref reference) 
 	want, row := make([]float32, min(checkBlock, m)*n), make([]float32, n)
 	tiles := (n + checkTile - 1) / checkTile
 	diff, norm := make([]float64, tiles), make([]float64, tiles) // squares, of one row of tiles
+	floorOf := func(elements int64) float64 { return least * math.Sqrt(float64(elements)*float64(k)) }
 	var allDiff, allNorm float64
 	for from := int64(0); from < m; from += checkBlock {
 		to := min(from+checkBlock, m)
@@ -81,14 +85,23 @@ func judge(d engine.DType, got []uint16, m, n int64, e expected, ref reference) 
 		for i := from; i < to; i++ {
 			d.Widen(row, got[i*n:(i+1)*n])
 			expected := want[(i-from)*n:]
-			for j := range row {
-				g, w := float64(row[j]), float64(expected[j])
-				if math.IsNaN(g) || math.IsInf(g, 0) {
-					v.nonFinite++
-					g = 0
+			for t := range diff {
+				left := int64(t) * checkTile
+				right := min(left+checkTile, n)
+				var rowDiff, rowNorm float64
+				for j := left; j < right; j++ {
+					g, w := float64(row[j]), float64(expected[j])
+					if math.IsNaN(g) || math.IsInf(g, 0) {
+						v.nonFinite++
+						g = 0
+					}
+					rowDiff += (g - w) * (g - w)
+					rowNorm += w * w
 				}
-				diff[j/checkTile] += (g - w) * (g - w)
-				norm[j/checkTile] += w * w
+				if e := math.Sqrt(rowDiff) / max(math.Sqrt(rowNorm), floorOf(right-left)); e > v.worstRow {
+					v.worstRow, v.at = e, i
+				}
+				diff[t], norm[t] = diff[t]+rowDiff, norm[t]+rowNorm
 			}
 			if (i+1)%checkTile != 0 && i+1 != m {
 				continue
@@ -97,8 +110,7 @@ func judge(d engine.DType, got []uint16, m, n int64, e expected, ref reference) 
 			for t := range diff {
 				left := int64(t) * checkTile
 				elements := (i + 1 - top) * (min(left+checkTile, n) - left)
-				floor := least * math.Sqrt(float64(elements)*float64(k))
-				if e := math.Sqrt(diff[t]) / max(math.Sqrt(norm[t]), floor); e > v.worstTile {
+				if e := math.Sqrt(diff[t]) / max(math.Sqrt(norm[t]), floorOf(elements)); e > v.worstTile {
 					v.worstTile, v.row, v.col = e, top, left
 				}
 				allDiff, allNorm = allDiff+diff[t], allNorm+norm[t]
@@ -106,7 +118,7 @@ func judge(d engine.DType, got []uint16, m, n int64, e expected, ref reference) 
 			}
 		}
 	}
-	v.relError = math.Sqrt(allDiff) / max(math.Sqrt(allNorm), least*math.Sqrt(float64(m)*float64(n)*float64(k)))
+	v.relError = math.Sqrt(allDiff) / max(math.Sqrt(allNorm), floorOf(1)*math.Sqrt(float64(m)*float64(n)))
 	return v
 }
 
@@ -119,6 +131,8 @@ func (v verdict) failure() string {
 	case !(v.relError <= v.tolerance) || !(v.worstTile <= v.tolerance):
 		return fmt.Sprintf("relative error %.2g, %.2g in the tile at row %d, column %d; the tolerance is %.2g",
 			v.relError, v.worstTile, v.row, v.col, v.tolerance)
+	case !(v.worstRow <= v.tolerance):
+		return fmt.Sprintf("relative error %.2g in a part of row %d; the tolerance is %.2g", v.worstRow, v.at, v.tolerance)
 	}
 	return ""
 }

@@ -53,5 +53,5 @@ func (s RunSpec) dataMemory() float64 {
 		return output + loading
 	}
 	rows := min(checkBlock, m)
-	return output + max(loading, (size+4)*n*k+(size+4)*rows*k+4*rows*n)
+	return output + loading + (size+4)*n*k + (size+4)*rows*k + 4*rows*n
 }

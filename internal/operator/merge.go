@@ -55,6 +55,7 @@ func Merge(spec RunSpec, p *plan.Plan, net string, results []RankResult) (*repor
 		if d.Check != nil {
 			d.Check.RelError = max(d.Check.RelError, r.RelError)
 			d.Check.WorstTileError = max(d.Check.WorstTileError, r.WorstTileError)
+			d.Check.WorstRowError = max(d.Check.WorstRowError, r.WorstRowError)
 			d.Check.Tolerance = r.Tolerance
 		}
 		d.Bytes.Intra += r.IntraBytes

@@ -42,6 +42,7 @@ type RankResult struct {
 	Checked        bool    `json:"checked"` // the output was compared with the reference
 	RelError       float64 `json:"rel_error"`
 	WorstTileError float64 `json:"worst_tile_error"`
+	WorstRowError  float64 `json:"worst_row_error"`
 	Tolerance      float64 `json:"tolerance"`
 	OutputHash     string  `json:"output_hash"` // SHA-256 of the output's bits
 }
@@ -57,8 +58,8 @@ type Rank struct {
 const generations = 2
 
 // Run runs the operator on one rank: two checked calls on different data, so that what is left of the
-// first in some buffer cannot pass for the second; then warm-up and timed calls, and a look whether the
-// last one gave the bits of the checked one. All ranks of the job take the same steps, also when a
+// first in some buffer cannot pass for the second; then warm-up and timed calls. With a check, the timed calls take
+// turns with the two data and each must give the bits of its checked call; without one, the last must. All ranks of the job take the same steps, also when a
 // check fails. A cancelled ctx aborts the engine, with its cause as the reason.
 //
 // The result is filled in as far as the run came; the error is nil unless its status is Error.
@@ -82,6 +83,7 @@ type session struct {
 	kind     kind
 	instance engine.Instance
 	result   *RankResult
+	inputs   [generations][][]uint16 // the operands, in the order of kind.inputs
 }
 
 func run(ctx context.Context, eng engine.Engine, spec RunSpec, at Rank, result *RankResult) (err error) {
@@ -124,45 +126,34 @@ func run(ctx context.Context, eng engine.Engine, spec RunSpec, at Rank, result *
 }
 
 func (s *session) calls(ctx context.Context) error {
-	var failure string
-	var checked string // hash of the output of the last data
-	for generation := range uint64(generations) {
-		d := data{spec: s.spec, generation: generation}
-		if err := s.load(d); err != nil {
+	var hashes [generations]string // of the output of each data
+	for g := range hashes {
+		if err := s.checkedCall(ctx, g, &hashes[g]); err != nil {
 			return err
-		}
-		// Making and checking data may take any rank longer than a wait inside a call may last.
-		if err := s.boot.Barrier(ctx); err != nil {
-			return fmt.Errorf("waiting for the data of all ranks: %w", err)
-		}
-		out, _, err := s.call(ctx, true)
-		if err != nil {
-			return err
-		}
-		checked = hash(out)
-		if !s.spec.Check {
-			continue
-		}
-		m, n := s.kind.size(s.spec, s.rank)
-		v := judge(s.spec.DType, out, m, n, s.kind.expected(s.spec), s.kind.reference(d, s.rank))
-		s.result.Checked, s.result.Tolerance = true, v.tolerance
-		s.result.RelError = max(s.result.RelError, v.relError)
-		s.result.WorstTileError = max(s.result.WorstTileError, v.worstTile)
-		if why := v.failure(); why != "" && failure == "" {
-			failure = fmt.Sprintf("wrong result in call %d: %s", generation+1, why)
 		}
 	}
 	if err := s.boot.Barrier(ctx); err != nil {
 		return fmt.Errorf("waiting for the check of all ranks: %w", err)
+	}
+	if !s.spec.Check {
+		s.inputs = [generations][][]uint16{} // what is loaded stays
 	}
 	for range s.spec.Warmup {
 		if _, _, err := s.call(ctx, false); err != nil {
 			return err
 		}
 	}
+	g := generations - 1 // what is loaded
 	for i := range s.spec.Iters {
-		last := i == s.spec.Iters-1
-		out, stats, err := s.call(ctx, last)
+		look := i == s.spec.Iters-1
+		if s.spec.Check {
+			// Data other than in the call before, so that what is left of that one cannot pass for this one's.
+			g, look = i%generations, true
+			if err := s.load(g); err != nil {
+				return err
+			}
+		}
+		out, stats, err := s.call(ctx, look)
 		if err != nil {
 			return err
 		}
@@ -171,32 +162,71 @@ func (s *session) calls(ctx context.Context) error {
 		for role, waited := range stats.Waited {
 			s.result.WaitedNS[role] += waited.Nanoseconds()
 		}
-		if !last {
+		if !look {
 			continue
 		}
 		s.result.OutputHash = hash(out)
-		if s.result.OutputHash != checked && failure == "" {
-			failure = "the last timed call gave other bits than the first call on the same data"
+		if s.result.OutputHash != hashes[g] {
+			s.fail(fmt.Sprintf("timed call %d gave other bits than the first call on the same data", i+1))
 		}
 	}
 	for role := range s.result.WaitedNS {
 		s.result.WaitedNS[role] /= int64(s.spec.Iters)
 	}
-	s.result.Status, s.result.Reason = Pass, failure
-	if failure != "" {
+	if s.result.Status = Pass; s.result.Reason != "" {
 		s.result.Status = Fail
 	}
 	return nil
 }
 
-// load gives the engine the rank's operands.
-func (s *session) load(d data) error {
+// checkedCall makes the data of a generation, runs the operator on it once, and compares the output with the reference.
+func (s *session) checkedCall(ctx context.Context, generation int, sum *string) error {
+	d := data{spec: s.spec, generation: uint64(generation)}
 	for _, in := range s.kind.inputs {
 		from, to := in.rows(s.spec, s.rank)
 		cols := s.spec.Shape.Of(in.cols)
 		bits := make([]uint16, (to-from)*cols)
 		d.rows(bits, in.matrix, from, to, cols)
-		if err := s.instance.SetInput(in.buffer, bits); err != nil {
+		s.inputs[generation] = append(s.inputs[generation], bits)
+	}
+	if err := s.load(generation); err != nil {
+		return err
+	}
+	// Making and checking data may take any rank longer than a wait inside a call may last.
+	if err := s.boot.Barrier(ctx); err != nil {
+		return fmt.Errorf("waiting for the data of all ranks: %w", err)
+	}
+	out, _, err := s.call(ctx, true)
+	if err != nil {
+		return err
+	}
+	*sum = hash(out)
+	if !s.spec.Check {
+		return nil
+	}
+	m, n := s.kind.size(s.spec, s.rank)
+	v := judge(s.spec.DType, out, m, n, s.kind.expected(s.spec), s.kind.reference(d, s.rank))
+	s.result.Checked, s.result.Tolerance = true, v.tolerance
+	s.result.RelError = max(s.result.RelError, v.relError)
+	s.result.WorstTileError = max(s.result.WorstTileError, v.worstTile)
+	s.result.WorstRowError = max(s.result.WorstRowError, v.worstRow)
+	if why := v.failure(); why != "" {
+		s.fail(fmt.Sprintf("wrong result in call %d: %s", generation+1, why))
+	}
+	return nil
+}
+
+// fail notes the first thing that was wrong with the results. The rank goes on: its peers count on it.
+func (s *session) fail(why string) {
+	if s.result.Reason == "" {
+		s.result.Reason = why
+	}
+}
+
+// load gives the engine the rank's operands of one generation.
+func (s *session) load(generation int) error {
+	for i, in := range s.kind.inputs {
+		if err := s.instance.SetInput(in.buffer, s.inputs[generation][i]); err != nil {
 			return err
 		}
 	}

@@ -208,10 +208,16 @@ func TestFaultsFail(t *testing.T) {
 				}
 			}, "wrong result in call 2"},
 			"last call only": {func(call int, out []uint16) {
-				if call == 2 {
+				if call == generations+2 {
 					out[0] ^= 1
 				}
-			}, "the last timed call gave other bits"},
+			}, "timed call 3 gave other bits"},
+			"stale timed call": {func(call int, out []uint16) { // of the call before, which had other data
+				if call == generations+1 {
+					copy(out, before)
+				}
+				before = append(before[:0], out...)
+			}, "timed call 2 gave other bits"},
 		} {
 			t.Run(fmt.Sprintf("%v/%s", d, name), func(t *testing.T) {
 				before = nil

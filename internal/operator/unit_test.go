@@ -2,6 +2,7 @@ package operator
 
 import (
 	"math"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -149,6 +150,32 @@ func TestToleranceFitsRounding(t *testing.T) {
 		}
 		if v := judge(dt, got, m, n, expected{depth: k}, exact{worst, n}); v.failure() == "" {
 			t.Errorf("%v: an error of more than two units passed: %+v", dt, v)
+		}
+	}
+}
+
+// One element of one row of A that got lost on the way shows, at the depth of real models.
+func TestOneLostElementFails(t *testing.T) {
+	const n = 128
+	for _, k := range []int64{1024, 4096, 16384} {
+		for _, dt := range []engine.DType{engine.BF16, engine.FP16} {
+			want, got := make([]float32, checkTile*n), make([]uint16, checkTile*n)
+			rng := rand.New(rand.NewPCG(1, uint64(k)))
+			for i := range want { // sums of k products of standard normal pairs
+				want[i] = float32(rng.NormFloat64() * math.Sqrt(float64(k)))
+			}
+			dt.Narrow(got, want)
+			if v := judge(dt, got, checkTile, n, expected{depth: k}, exact{want, n}); v.failure() != "" {
+				t.Errorf("%v, K=%d: rounding fails: %s", dt, k, v.failure())
+			}
+			torn := slices.Clone(want)
+			for j := range n { // row 7 lacks one product of each sum
+				torn[7*n+j] -= float32(rng.NormFloat64() * rng.NormFloat64())
+			}
+			dt.Narrow(got, torn)
+			if v := judge(dt, got, checkTile, n, expected{depth: k}, exact{want, n}); v.failure() == "" {
+				t.Errorf("%v, K=%d: a lost element passes: %+v", dt, k, v)
+			}
 		}
 	}
 }

@@ -71,6 +71,7 @@ func (p PPN) MarshalJSON() ([]byte, error) {
 type Check struct {
 	RelError       float64 `json:"rel_error"`
 	WorstTileError float64 `json:"worst_tile_error"`
+	WorstRowError  float64 `json:"worst_row_error"` // of one row of a tile
 	Tolerance      float64 `json:"tolerance"`
 }
 
