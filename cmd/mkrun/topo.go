@@ -176,7 +176,7 @@ func (f *topoFlags) live() topology.LiveOptions {
 	return topology.LiveOptions{Roots: f.roots, Vendor: f.vendor, NoNVML: f.roots.Sys != "" && f.roots.Sys != "/sys"}
 }
 
-// nodes reads all that was asked for. Hosts of one name are told apart.
+// nodes reads all that was asked for.
 func (f *topoFlags) nodes(ctx context.Context) ([]*topology.Node, error) {
 	if len(f.from) == 0 {
 		n, err := topology.Live(ctx, f.live())
@@ -185,23 +185,7 @@ func (f *topoFlags) nodes(ctx context.Context) ([]*topology.Node, error) {
 		}
 		return []*topology.Node{n}, nil
 	}
-	var nodes []*topology.Node
-	taken := map[string]bool{}
-	for _, file := range f.from {
-		list, err := topology.Load(file)
-		if err != nil {
-			return nil, err
-		}
-		for _, n := range list {
-			name := n.Host
-			for k := len(nodes); taken[n.Host]; k++ {
-				n.Host = fmt.Sprintf("%s#%d", name, k)
-			}
-			taken[n.Host] = true
-			nodes = append(nodes, n)
-		}
-	}
-	return nodes, nil
+	return topology.LoadAll(f.from)
 }
 
 func (f *topoFlags) capture(ctx context.Context, out io.Writer) error {

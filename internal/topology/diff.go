@@ -81,7 +81,10 @@ func (e *Eval) place(f fact, pci int) {
 
 // canonical are the facts as sorted lines: equal for nodes of the same build.
 func (e *Eval) canonical() []string {
-	var lines []string
+	if e.lines != nil {
+		return e.lines
+	}
+	lines := []string{}
 	for where, f := range e.facts() {
 		var parts []string
 		for _, k := range slices.Sorted(maps.Keys(f)) {
@@ -90,6 +93,7 @@ func (e *Eval) canonical() []string {
 		lines = append(lines, where+" "+strings.Join(parts, " "))
 	}
 	slices.Sort(lines)
+	e.lines = lines
 	return lines
 }
 

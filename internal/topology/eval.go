@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// Eval answers questions about one node. It does not change the node.
+// Eval answers questions about one node. It does not change the node, and must not be used by
+// several goroutines at once.
 type Eval struct {
 	Node *Node
 	// up is NCCL's tree: the switch (upstream port) or root above each record; -1 above roots and for
@@ -14,6 +15,21 @@ type Eval struct {
 	cells map[string]int // column of each name in the matrix
 	roles []Role
 	nv    [][]int // links between each pair of GPUs
+
+	// What was answered already: every view asks the same questions.
+	ways  []way
+	uses  []Use
+	lines []string
+}
+
+// way is what is known of the way between a GPU and a NIC.
+type way struct {
+	done     bool
+	level    Level
+	levelWhy string
+	path     Path
+	gbs      float64
+	pathWhy  string
 }
 
 // Role is what a NIC is good for.
@@ -31,6 +47,7 @@ func NewEval(n *Node) *Eval {
 		}
 	}
 	e.up = n.switchTree()
+	e.ways = make([]way, len(n.GPUs)*len(n.NICs))
 	e.nv = e.links()
 	e.roles = e.findRoles()
 	return e
@@ -264,16 +281,14 @@ func (e *Eval) chainGBs(i int, ancestors []int) float64 {
 }
 
 // linkGBs is what NCCL takes for the link above a record: width x rate / 80; what is unknown counts
-// as Gen3 and x16.
+// as Gen3 and x16. The speed is what the link can: an idle GPU runs slower until it is used.
 func (n *Node) linkGBs(i int) float64 {
 	d := &n.PCI[i]
 	if d.GBs > 0 && d.Speed == 0 {
 		return d.GBs * 48 / 63 // as the source's raw figure is to NCCL's
 	}
 	speed, width := d.Speed, d.Width
-	if speed == 0 && d.MaxSpeed > 0 {
-		speed = d.MaxSpeed
-	}
+	speed = max(speed, d.MaxSpeed)
 	if width == 0 {
 		width = d.MaxWidth
 	}

@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"strings"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // Load reads a description of one or more nodes from a file: NCCL topology XML, hwloc (lstopo) XML,
@@ -31,6 +34,38 @@ func Load(path string) ([]*Node, error) {
 		return nil, &ImportError{path, 0, fmt.Sprintf("larger than %d MiB: not a topology", maxInput>>20)}
 	}
 	return Parse(path, data)
+}
+
+// LoadAll reads several files, as many at once as there are processors, and returns their nodes in the
+// files' order. Nodes of one name are told apart. The first file's error, in that order, is returned.
+func LoadAll(files []string) ([]*Node, error) {
+	lists := make([][]*Node, len(files))
+	errs := make([]error, len(files))
+	var group errgroup.Group
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	for i, file := range files {
+		group.Go(func() error {
+			lists[i], errs[i] = Load(file)
+			return nil
+		})
+	}
+	_ = group.Wait() // errors are kept by file
+	var nodes []*Node
+	taken := map[string]bool{}
+	for i, list := range lists {
+		if errs[i] != nil {
+			return nil, errs[i]
+		}
+		for _, n := range list {
+			name := n.Host
+			for k := len(nodes); taken[n.Host]; k++ {
+				n.Host = fmt.Sprintf("%s#%d", name, k)
+			}
+			taken[n.Host] = true
+			nodes = append(nodes, n)
+		}
+	}
+	return nodes, nil
 }
 
 // Parse is Load for content that was read already; name is used in errors.

@@ -9,10 +9,52 @@ import (
 	"strings"
 )
 
+// answerKey is a key of the document that is derived: it is passed over.
+type answerKey struct{}
+
+// UnmarshalJSON takes anything.
+func (*answerKey) UnmarshalJSON([]byte) error { return nil }
+
+// documentIn, nodeIn, gpuIn and nicIn are Document and its parts as they are read: with the same keys,
+// but without the answers.
+type documentIn struct {
+	Schema   string    `json:"schema"`
+	Nodes    []nodeIn  `json:"nodes"`
+	Rails    answerKey `json:"rails"`
+	Placing  answerKey `json:"placement"`
+	Findings answerKey `json:"findings"`
+	Healthy  answerKey `json:"healthy"`
+}
+
+type nodeIn struct {
+	Node
+	GPUs     []gpuIn   `json:"gpus"`
+	NICs     []nicIn   `json:"nics"`
+	CPUNodes answerKey `json:"cpu_nodes"`
+	Islands  answerKey `json:"islands"`
+}
+
+type gpuIn struct {
+	GPU
+	NVLinks answerKey `json:"nvlinks"`
+	Peers   answerKey `json:"peers"`
+	Nearest answerKey `json:"nearest"`
+	Use     answerKey `json:"use"`
+	NCCL    answerKey `json:"nccl_use"`
+}
+
+type nicIn struct {
+	NIC
+	Role answerKey `json:"role"`
+	Why  answerKey `json:"why"`
+	Rate answerKey `json:"rate"`
+	GPUs answerKey `json:"gpus"`
+}
+
 // parseJSON reads mkrun's own document. Only what was read about the nodes is taken, the answers are
 // made anew. Unknown keys are errors: a mistyped key must not be ignored.
 func parseJSON(file string, data []byte) ([]*Node, error) {
-	var doc Document
+	var doc documentIn
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&doc); err != nil {

@@ -176,11 +176,15 @@ func (e *Eval) writeUses(b *strings.Builder, s Style) {
 		if u.Relay >= 0 {
 			to = fmt.Sprintf("GPU%d %s %s", n.GPUs[u.Relay].Index, arrow, to)
 		}
+		near := e.nearWord(u.Near)
+		if s.NCCL {
+			near = string(u.Near.Path)
+		}
 		gbs := ""
 		if v := e.UseGBs(i, u); v > 0 {
 			gbs = fmt.Sprintf("%.0f GB/s", v)
 		}
-		rows = append(rows, []cell{{fmt.Sprintf("GPU%d", n.GPUs[i].Index), colBold}, {arrow + " " + to, ""}, {e.nearWord(u.Near), colorOf(e.nearWord(u.Near))}, {gbs, ""}, {u.Rule, colDim}})
+		rows = append(rows, []cell{{fmt.Sprintf("GPU%d", n.GPUs[i].Index), colBold}, {arrow + " " + to, ""}, {near, colorOf(near)}, {gbs, ""}, {u.Rule, colDim}})
 	}
 	s.table(b, rows, "  ")
 }
@@ -238,7 +242,7 @@ func (e *Eval) Title(s Style) string {
 			rails++
 		}
 	}
-	parts = append(parts, fmt.Sprintf("%d rails of %d NICs", rails, len(n.NICs)))
+	parts = append(parts, count(rails, "rail")+" of "+count(len(n.NICs), "NIC"))
 	cpus := 0
 	for _, m := range n.NUMA {
 		if m.HasCPU {
@@ -246,7 +250,7 @@ func (e *Eval) Title(s Style) string {
 		}
 	}
 	if cpus > 0 {
-		parts = append(parts, fmt.Sprintf("%d NUMA nodes with CPUs", cpus))
+		parts = append(parts, count(cpus, "NUMA node")+" with CPUs")
 	}
 	if n.Virtual {
 		parts = append(parts, "virtual: distances may be the hypervisor's invention")

@@ -11,6 +11,22 @@ type Near struct {
 
 // NICLevel is the distance between a GPU and a NIC in nvidia-smi's words, and why.
 func (e *Eval) NICLevel(gpu, nic int) (Level, string) {
+	w := e.way(gpu, nic)
+	return w.level, w.levelWhy
+}
+
+// way finds out about a GPU and a NIC once.
+func (e *Eval) way(gpu, nic int) *way {
+	w := &e.ways[gpu*len(e.Node.NICs)+nic]
+	if !w.done {
+		w.level, w.levelWhy = e.nicLevel(gpu, nic)
+		w.path, w.gbs, w.pathWhy = e.nicPath(gpu, nic, w.level, w.levelWhy)
+		w.done = true
+	}
+	return w
+}
+
+func (e *Eval) nicLevel(gpu, nic int) (Level, string) {
 	g, c := &e.Node.GPUs[gpu], &e.Node.NICs[nic]
 	if m := e.Node.Matrix; m != nil {
 		i, ok := e.cells[fmt.Sprintf("GPU%d", g.Index)]
@@ -29,9 +45,13 @@ func (e *Eval) NICLevel(gpu, nic int) (Level, string) {
 // NICPath is the distance between a GPU and a NIC in NCCL's words, without relays, with the bandwidth
 // NCCL plans with in GB/s (0 if unknown), and why.
 func (e *Eval) NICPath(gpu, nic int) (Path, float64, string) {
+	w := e.way(gpu, nic)
+	return w.path, w.gbs, w.pathWhy
+}
+
+func (e *Eval) nicPath(gpu, nic int, l Level, why string) (Path, float64, string) {
 	g, c := &e.Node.GPUs[gpu], &e.Node.NICs[nic]
 	if e.Node.Matrix != nil || g.PCI < 0 || c.PCI < 0 {
-		l, why := e.NICLevel(gpu, nic)
 		return pathOf(l), float64(c.rate()) / 8000, why
 	}
 	path, bw, why := e.ncclPCI(g.PCI, c.PCI)

@@ -73,7 +73,7 @@ func (e *Eval) NVLinks(gpu int) (int, bool) {
 		}
 		sum += l.Count
 	}
-	return sum, e.Node.Details.NVLinks && !(xgmi && sum == 0)
+	return sum, e.Node.Details.NVLinks && !(xgmi && sum == 0) && !(g.Hidden && len(g.Links) == 0)
 }
 
 // GPULevel is the distance between two GPUs in nvidia-smi's words, and why.

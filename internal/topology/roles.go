@@ -109,6 +109,9 @@ func (c *NIC) layer() string {
 	return ""
 }
 
+// slowest is the least rate of a rail, in Mb/s: what is slower serves management.
+const slowest = 10000
+
 // frontends marks the candidates that are not rails: those of a lower rate class than the fastest
 // that some GPU is nearest to, and those of the link layer that the minority has.
 func (e *Eval) frontends(roles []Role) {
@@ -127,6 +130,10 @@ func (e *Eval) frontends(roles []Role) {
 		}
 		if r := c.rate(); r > 0 && 3*r < 2*best {
 			roles[i] = Role{RoleFrontend, fmt.Sprintf("%d Gb/s, the rails have %d", r/1000, best/1000)}
+			continue
+		}
+		if r := c.rate(); r > 0 && r < slowest {
+			roles[i] = Role{RoleFrontend, fmt.Sprintf("%g Gb/s: no rail", float64(r)/1000)}
 			continue
 		}
 		if l := c.layer(); l != "" {

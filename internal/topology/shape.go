@@ -11,7 +11,7 @@ import (
 type Box struct {
 	Label  string // "NUMA 0", "switch 45:00"
 	Detail string // CPUs of a NUMA node; how many switches in a row
-	NUMA   int    // of a NUMA node's box; -1 unknown
+	NUMA   int    // of a NUMA node's box; negative if unknown
 	Switch bool
 	Boxes  []*Box
 	GPUs   []int
@@ -40,7 +40,7 @@ func (e *Eval) socket(boxes map[int]*Box, numa int) *Box {
 	}
 	b := &Box{Label: "NUMA " + strconv.Itoa(numa), NUMA: numa}
 	if numa < 0 {
-		b.Label = "no NUMA node told"
+		b.Label = "NUMA node not told"
 	}
 	if m := e.numaRecord(numa); m != nil {
 		b.Detail = m.CPUs
@@ -54,7 +54,12 @@ func sockets(boxes map[int]*Box) []*Box {
 	for _, b := range boxes {
 		list = append(list, b)
 	}
-	slices.SortFunc(list, func(a, b *Box) int { return a.NUMA - b.NUMA })
+	slices.SortFunc(list, func(a, b *Box) int {
+		if a.NUMA < 0 && b.NUMA < 0 {
+			return b.NUMA - a.NUMA // in the order in which they were seen
+		}
+		return a.NUMA - b.NUMA
+	})
 	return list
 }
 
@@ -131,12 +136,21 @@ func (e *Eval) shapeOfMatrix() []*Box {
 	numas := map[int]*Box{}
 	groups := map[string]*Box{}
 	placed := make([]bool, len(n.NICs))
+	// Without NUMA nodes the CPU lists tell the sockets apart.
+	byCPUs := map[string]int{}
+	numaOf := make([]int, len(n.GPUs))
 	for i := range n.GPUs {
-		numa := -1
-		if m := n.GPUs[i].NUMA; m != nil {
-			numa = *m
+		if m := n.GPUs[i].NUMA; m != nil && *m >= 0 {
+			numaOf[i] = *m
+		} else {
+			k, ok := byCPUs[n.GPUs[i].CPUs]
+			if !ok {
+				k = -1 - len(byCPUs)
+				byCPUs[n.GPUs[i].CPUs] = k
+			}
+			numaOf[i] = k
 		}
-		s := e.socket(numas, numa)
+		s := e.socket(numas, numaOf[i])
 		if s.Detail == "" {
 			s.Detail = n.GPUs[i].CPUs
 		}
@@ -150,7 +164,7 @@ func (e *Eval) shapeOfMatrix() []*Box {
 			s.GPUs = append(s.GPUs, i)
 			continue
 		}
-		key := fmt.Sprint(numa, below)
+		key := fmt.Sprint(numaOf[i], below)
 		b, ok := groups[key]
 		if !ok {
 			b = &Box{Label: "switch", Switch: true}
@@ -171,8 +185,8 @@ func (e *Eval) shapeOfMatrix() []*Box {
 		}
 		numa := -1
 		for i := range n.GPUs {
-			if l, _ := e.NICLevel(i, c); (l == LevelNODE || l == LevelPHB) && n.GPUs[i].NUMA != nil {
-				numa = *n.GPUs[i].NUMA
+			if l, _ := e.NICLevel(i, c); l == LevelNODE || l == LevelPHB {
+				numa = numaOf[i]
 			}
 		}
 		e.addNIC(e.socket(numas, numa), c)

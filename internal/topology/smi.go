@@ -274,7 +274,30 @@ func (t *smiTable) finish() {
 			}
 		}
 	}
+	t.disagreements()
 	t.links()
+}
+
+// disagreements names GPUs that the matrix calls SYS although the same NUMA node is near to both:
+// some drivers and boards print SYS inside a socket.
+func (t *smiTable) disagreements() {
+	n := t.node
+	at := map[string]*GPU{}
+	for i := range n.GPUs {
+		at[fmt.Sprintf("GPU%d", n.GPUs[i].Index)] = &n.GPUs[i]
+	}
+	var pairs []string
+	for i, a := range n.Matrix.Names {
+		for j, b := range n.Matrix.Names[:i] {
+			ga, gb := at[a], at[b]
+			if l := Level(n.Matrix.Level[i][j]); ga != nil && gb != nil && l.rank() == LevelSYS.rank() && ga.NUMA != nil && gb.NUMA != nil && *ga.NUMA >= 0 && *ga.NUMA == *gb.NUMA {
+				pairs = append(pairs, b+"-"+a)
+			}
+		}
+	}
+	if len(pairs) > 0 {
+		n.note(t.file, "%s: SYS in the matrix, but the same NUMA node is near to both: the driver prints SYS inside a socket", shorten(pairs))
+	}
 }
 
 // links turns the NV# cells into links. NVML counts, towards a peer behind NVSwitches, all links of

@@ -4,12 +4,13 @@ import (
 	"fmt"
 	"html"
 	"io"
+	"slices"
 	"strings"
 )
 
 // Measures of the picture, in pixels.
 const (
-	svgLeafW   = 74
+	svgLeafW   = 70
 	svgLeafH   = 48
 	svgGap     = 8
 	svgPad     = 16
@@ -54,7 +55,7 @@ func (p *picture) anchored(anchor string, x, y float64, size int, weight, fill, 
 
 // wire joins two points with a bent line; its width follows the bandwidth.
 func (p *picture) wire(x1, y1, x2, y2, gbs float64, color string) {
-	mid := (y1 + y2) / 2
+	mid := y1 + min(16, (y2-y1)/2) // straight below the upper one: rows in between stay free
 	fmt.Fprintf(&p.b, `<path d="M%.1f %.1f V%.1f H%.1f V%.1f" fill="none" stroke="%s" stroke-width="%.1f"/>`+"\n", x1, y1, mid, x2, y2, color, pcieWidth(gbs))
 }
 
@@ -117,7 +118,7 @@ func drawNodes(evals []*Eval) (body string, width, height float64) {
 		width = max(width, w)
 		y += h + svgPad
 	}
-	width = max(width+svgPad, 620)
+	width = max(width+svgPad, 780)
 	p.legend(y)
 	return p.b.String(), width, y + 40
 }
@@ -153,23 +154,22 @@ func (p *picture) legend(y float64) {
 	item(func(x float64) { p.rect(x, y+2, 28, 16, 4, svgOff, svgEdge, ` stroke-dasharray="3 2"`) }, "carries no data")
 }
 
-// size is the number of leaves and the depth in switches below a box.
-func (b *Box) size() (leaves, depth int) {
-	leaves = len(b.GPUs) + len(b.NICs)
+// depth is how many switches are below each other in a box.
+func (b *Box) depth() int {
+	depth := 0
 	for _, c := range b.Boxes {
-		l, d := c.size()
-		leaves += l
-		depth = max(depth, d+1)
+		if c.hasLeaf() {
+			depth = max(depth, c.depth()+1)
+		}
 	}
-	return leaves, depth
+	return depth
 }
 
 // node draws one node with its frame and returns its size.
 func (d *drawing) node(top float64, times int) (width, height float64) {
-	shape := d.e.Shape()
+	shape := slices.DeleteFunc(d.e.Shape(), func(b *Box) bool { return !b.hasLeaf() })
 	for _, s := range shape {
-		_, depth := s.size()
-		d.depth = max(d.depth, depth)
+		d.depth = max(d.depth, s.depth())
 	}
 	cpuY := top + 44
 	d.leafY = cpuY + svgCPUH + float64(d.depth)*svgRow + 34
@@ -231,6 +231,14 @@ func (d *drawing) socket(s *Box, y float64) {
 	}
 }
 
+// hasLeaf says whether anything is drawn below a box: network functions without RDMA are not.
+func (b *Box) hasLeaf() bool {
+	if len(b.GPUs) > 0 || slices.ContainsFunc(b.NICs, func(n NICGroup) bool { return n.Role != RoleEthernet }) {
+		return true
+	}
+	return slices.ContainsFunc(b.Boxes, (*Box).hasLeaf)
+}
+
 // link is where a line from above arrives.
 type link struct {
 	x, y, gbs float64
@@ -244,9 +252,14 @@ func (d *drawing) content(box *Box, y float64, depth int) []link {
 		arrive = append(arrive, d.gpu(g))
 	}
 	for _, n := range box.NICs {
-		arrive = append(arrive, d.nics(n))
+		if n.Role != RoleEthernet {
+			arrive = append(arrive, d.nics(n))
+		}
 	}
 	for _, c := range box.Boxes {
+		if !c.hasLeaf() {
+			continue
+		}
 		arrive = append(arrive, d.switchBox(c, y+svgRow-svgSwitchH, depth+1))
 	}
 	return arrive
@@ -261,8 +274,8 @@ func (d *drawing) switchBox(c *Box, y float64, depth int) link {
 	w = max(w, svgLeafW)
 	d.rect(x-w/2, y, w, svgSwitchH, 6, svgSwitch, "#7b8794", "")
 	label := "switch " + c.Label
-	if c.Label == "switch" {
-		label = "switch"
+	if c.Label == "switch" || w < 100 {
+		label = c.Label
 	}
 	if c.Detail != "" {
 		d.text(x, y+13, 10, "600", svgInk, clip(label, w-6, 10))
@@ -346,6 +359,9 @@ func (d *drawing) nics(n NICGroup) link {
 		}
 		sub = shortBDF(first.BDF) + " …"
 	}
+	if sub == title {
+		sub = ""
+	}
 	if n.Rate > 0 {
 		sub = fmt.Sprintf("%d Gb/s", n.Rate/1000)
 	}
@@ -356,6 +372,9 @@ func (d *drawing) nics(n NICGroup) link {
 	d.text(middle, y+16, size, "600", svgInk, clip(title, svgLeafW-4, size))
 	d.text(middle, y+29, 10, "normal", svgFaint, clip(sub, svgLeafW-4, 10))
 	tag := n.Role
+	if tag == RoleBridge {
+		tag = "NVSwitch mgmt"
+	}
 	if r, ok := d.rails[n.NICs[0]]; ok && n.Role == RoleRail {
 		tag = fmt.Sprintf("rail %d", r)
 		if last, ok := d.rails[n.NICs[len(n.NICs)-1]]; ok && last != r {

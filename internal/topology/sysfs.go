@@ -15,7 +15,6 @@ type sysReader struct {
 	n    *Node
 	at   map[string]int    // PCI address or root to its index
 	dirs map[string]string // PCI address to its directory
-	want map[string]bool   // addresses of devices to keep
 }
 
 func (r *sysReader) text(p string) string {
@@ -41,7 +40,7 @@ func (r *sysReader) names(p string) []string {
 
 // readSysfs fills a node from pseudo files.
 func readSysfs(f files) *Node {
-	r := &sysReader{f: f, at: map[string]int{}, dirs: map[string]string{}, want: map[string]bool{},
+	r := &sysReader{f: f, at: map[string]int{}, dirs: map[string]string{},
 		n: &Node{Origin: Origin{Kind: FromSysfs}, Tree: TreeFull, Details: Details{NICs: true}}}
 	r.host()
 	r.numa()

@@ -54,6 +54,13 @@ func compareBDF(a, b string) int {
 // twice as often as another. A GPU that only reaches rails through a CPU is served over NVLink by a
 // peer that has one below its switch.
 func (e *Eval) Uses() []Use {
+	if e.uses == nil {
+		e.uses = e.decide()
+	}
+	return e.uses
+}
+
+func (e *Eval) decide() []Use {
 	rail := func(r Role) bool { return r.Role == RoleRail }
 	uses := make([]Use, len(e.Node.GPUs))
 	groups := map[string][]int{}

@@ -1,0 +1,62 @@
+package topology
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// BenchmarkNode is one node of 2 sockets and 8 GPUs, from its files to the table: the target is 150 ms.
+func BenchmarkNode(b *testing.B) {
+	h := h200()
+	for b.Loop() {
+		var out strings.Builder
+		e := NewEval(h.node())
+		CheckNodes([]*Eval{e}, nil)
+		WriteNodes(&out, []*Eval{e}, Style{}, (*Eval).WriteMatrix)
+	}
+}
+
+// BenchmarkThousandNodes reads, merges and renders a thousand nodes, ten of them odd: the target is 2 s.
+func BenchmarkThousandNodes(b *testing.B) {
+	dir := b.TempDir()
+	files := make([]string, 1000)
+	for i := range files {
+		h := h200()
+		h.files.files["/proc/sys/kernel/hostname"] = fmt.Sprintf("node%04d", i)
+		if i%100 == 7 {
+			h.nvml.GPUs[i%8].Links[0].Count = 12
+		}
+		var s strings.Builder
+		d, err := NewDocument([]*Node{h.node()}, 0)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := d.Write(&s); err != nil {
+			b.Fatal(err)
+		}
+		files[i] = filepath.Join(dir, fmt.Sprintf("%04d.json", i))
+		if err := os.WriteFile(files[i], []byte(s.String()), 0o644); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for b.Loop() {
+		nodes, err := LoadAll(files)
+		if err != nil {
+			b.Fatal(err)
+		}
+		evals := make([]*Eval, len(nodes))
+		for i, n := range nodes {
+			evals[i] = NewEval(n)
+		}
+		var out strings.Builder
+		WriteNodes(&out, evals, Style{}, (*Eval).WriteMatrix)
+		WriteFindings(&out, CheckNodes(evals, nil), Style{})
+		if _, err := io.WriteString(io.Discard, out.String()); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
