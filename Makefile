@@ -51,6 +51,11 @@ test-plain:
 test-race:
 	go run ./internal/citest -race $(TEST_FLAGS) $(PKGS)
 
+.PHONY: test-hosts
+test-hosts: ## tests on four hosts, made of network namespaces (needs root)
+	@scripts/setup.sh testbed
+	go run ./internal/citest -tags testbed -timeout 5m ./internal/e2e
+
 .PHONY: bench
 bench: setup ## the CPU engine against one plain gonum product; the time to start a job
 	go test -run xxx -bench AGGemmVsGonum ./internal/engine/cpu
@@ -60,7 +65,7 @@ bench: setup ## the CPU engine against one plain gonum product; the time to star
 lint: $(GOLANGCI) ## gofmt, go vet, golangci-lint and shellcheck
 	@scripts/setup.sh lint
 	@unformatted=$$(gofmt -l cmd configs internal scripts); if [ -n "$$unformatted" ]; then echo "not formatted (gofmt -w):"; echo "$$unformatted"; exit 1; fi
-	go vet ./...
+	go vet -tags testbed ./...
 	$(GOLANGCI) run ./...
 	@if command -v shellcheck >/dev/null; then set -x; shellcheck $(SHELL_SCRIPTS); else echo "shellcheck is not installed: the shell scripts are not checked"; fi
 

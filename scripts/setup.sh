@@ -4,6 +4,7 @@
 #
 #   scripts/setup.sh build   Go, a C compiler with the C library's headers, make, git
 #   scripts/setup.sh lint    shellcheck (goes on without)
+#   scripts/setup.sh testbed what scripts/testbed.sh makes hosts of: network namespaces, sshd, packet filter
 #   scripts/setup.sh cuda    a C++ compiler, python3 with pip (nvcc itself: scripts/cuda-toolchain.sh)
 set -euo pipefail
 
@@ -73,6 +74,14 @@ case ${1:-build} in
     need shellcheck command -v shellcheck
     install_missing || say "going on without"
     ;;
+  testbed)
+    PATH=$PATH:/usr/sbin:/sbin
+    need iproute2 command -v ip
+    need openssh-server command -v sshd
+    need openssh-client command -v ssh
+    need nftables command -v nft
+    install_missing
+    ;;
   cuda)
     need g++ compiles "${CXX:-g++}" c++
     need python3 command -v python3
@@ -80,7 +89,7 @@ case ${1:-build} in
     install_missing
     ;;
   *)
-    say "unknown group \"$1\"; known: build, lint, cuda"
+    say "unknown group \"$1\"; known: build, lint, testbed, cuda"
     exit 2
     ;;
 esac

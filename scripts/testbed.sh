@@ -5,15 +5,17 @@
 #   scripts/testbed.sh up DIR [N]          make hosts h1 .. hN (4) in a new folder DIR; h1 is where to launch from
 #   scripts/testbed.sh down DIR            take everything away
 #   scripts/testbed.sh exec DIR HOST CMD.. run a command on a host
+#   scripts/testbed.sh pids DIR HOST       list the processes on a host, sshd included
 #   scripts/testbed.sh cut DIR HOST        pull the host's cable
 #   scripts/testbed.sh heal DIR HOST       plug it in again, let its packets through and its sshd run
 #   scripts/testbed.sh udp-block DIR HOST  drop all UDP to the host, but for a local process
 #   scripts/testbed.sh drop-ssh DIR HOST   drop all packets to the host's sshd: connections hang
 #   scripts/testbed.sh stop-sshd DIR HOST  no sshd: connections are refused
 #
-# DIR/HOST/bin is in the PATH of commands that come over ssh; DIR/HOST/home is their HOME. DIR/ssh_config is for
-# `ssh -F`.
+# DIR/HOST/bin is in the PATH of commands that come over ssh; DIR/HOST/home is their HOME. DIR/disk is another folder on
+# each host (DIR/HOST/disk, seen from outside); all else is shared. DIR/ssh_config is for `ssh -F`.
 set -euo pipefail
+PATH=$PATH:/usr/sbin:/sbin
 
 readonly NET=10.77.23 # hosts are .1 to .N
 readonly SSHD=/usr/sbin/sshd
@@ -26,13 +28,14 @@ die() {
 # ns HOST: the host's namespace. The folder's tag keeps test beds apart.
 ns() { printf 'mkrun-%s-%s' "$TAG" "$1"; }
 
-# on HOST CMD...: runs a command with the host's network, name and view of /etc/hosts.
+# on HOST CMD...: runs a command with the host's network, name, /etc/hosts and disk.
 on() {
   local host=$1
   shift
   # shellcheck disable=SC2016 # expanded by the inner shell
   exec ip netns exec "$(ns "$host")" unshare --uts sh -c \
-    'hostname "$1" && mount --bind "$2" /etc/hosts && shift 2 && exec "$@"' sh "$host" "$DIR/hosts" "$@"
+    'hostname "$1" && mount --bind "$2/hosts" /etc/hosts && mount --bind "$2/$1/disk" "$2/disk" && shift 2 && exec "$@"' \
+    sh "$host" "$DIR" "$@"
 }
 
 start_sshd() {
@@ -54,7 +57,7 @@ up() {
   for tool in ip nft ssh ssh-keygen unshare "$SSHD"; do
     command -v "$tool" >/dev/null || die "$tool is missing: scripts/setup.sh testbed"
   done
-  mkdir -p "$DIR"
+  mkdir -p "$DIR/disk"
   [ ! -e "$DIR/tag" ] || die "$DIR is a test bed already"
   printf '%s' "$TAG" >"$DIR/tag"
   printf '%s' "$n" >"$DIR/count"
@@ -77,7 +80,7 @@ CONF
   ip -n "$(ns switch)" link set "$bridge" up
   for i in $(seq "$n"); do
     host=h$i
-    mkdir -p "$DIR/$host/bin" "$DIR/$host/home"
+    mkdir -p "$DIR/$host/bin" "$DIR/$host/home" "$DIR/$host/disk"
     printf '%s %s\n' "$NET.$i" "$host" >>"$DIR/hosts"
     ssh-keygen -q -t ed25519 -N '' -C "$host" -f "$DIR/$host/host_key"
     printf '%s,%s %s\n' "$host" "$NET.$i" "$(cut -d' ' -f1,2 "$DIR/$host/host_key.pub")" >>"$DIR/known_hosts"
@@ -136,7 +139,7 @@ heal() {
   [ -s "$DIR/$1/sshd.pid" ] || start_sshd "$1"
 }
 
-[ $# -ge 2 ] || die "usage: testbed.sh up|down|exec|cut|heal|udp-block|drop-ssh|stop-sshd DIR [HOST] ..."
+[ $# -ge 2 ] || die "usage: testbed.sh up|down|exec|pids|cut|heal|udp-block|drop-ssh|stop-sshd DIR [HOST] ..."
 command=$1
 DIR=$(realpath -m "$2")
 shift 2
@@ -150,6 +153,7 @@ case $command in
   up) up "${1:-4}" ;;
   down) down ;;
   exec) on "$@" ;;
+  pids) ip netns pids "$(ns "$1")" ;;
   cut) ip -n "$(ns switch)" link set "v${1#h}" down ;;
   heal) heal "$1" ;;
   udp-block) drop "$1" meta l4proto udp ;;

@@ -1,0 +1,221 @@
+//go:build testbed
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// bed is the test bed that all tests share: hosts h1 to h4, of which h1 launches.
+var bed struct {
+	dir, script    string
+	mkrun, other   string // the binary under test; another build of it
+	build, foreign string // their build ids
+}
+
+var hosts = []string{"h1", "h2", "h3", "h4"}
+
+func TestMain(m *testing.M) { os.Exit(testMain(m)) }
+
+func testMain(m *testing.M) int {
+	fail := func(what string, err error, out []byte) int {
+		fmt.Fprintf(os.Stderr, "%s: %v\n%s\n", what, err, out)
+		return 1
+	}
+	dir, err := os.MkdirTemp("/tmp", "mkrun-bed-")
+	if err != nil {
+		return fail("making a folder", err, nil)
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	bed.dir = filepath.Join(dir, "bed")
+	if bed.script, err = filepath.Abs("../../scripts/testbed.sh"); err != nil {
+		return fail("finding the test bed", err, nil)
+	}
+	bed.mkrun, bed.other = filepath.Join(dir, "mkrun"), filepath.Join(dir, "mkrun-other")
+	for path, version := range map[string]string{bed.mkrun: "v1.0.0-test", bed.other: "v0.9.0-other"} {
+		flag := "-X github.com/mkrun/mkrun/internal/version.version=" + version
+		if out, err := exec.Command("go", "build", "-ldflags", flag, "-o", path, "../../cmd/mkrun").CombinedOutput(); err != nil {
+			return fail("building mkrun", err, out)
+		}
+	}
+	bed.build, bed.foreign = "v1.0.0-test", "v0.9.0-other"
+	if out, err := exec.Command(bed.script, "up", bed.dir, fmt.Sprint(len(hosts))).CombinedOutput(); err != nil {
+		return fail("making the test bed (root and `scripts/setup.sh testbed` are needed)", err, out)
+	}
+	defer func() {
+		if out, err := exec.Command(bed.script, "down", bed.dir).CombinedOutput(); err != nil {
+			fail("taking the test bed away", err, out)
+		}
+	}()
+	for _, h := range hosts {
+		if err := os.Symlink(bed.mkrun, filepath.Join(bed.dir, h, "bin", "mkrun")); err != nil {
+			return fail("installing mkrun", err, nil)
+		}
+	}
+	return m.Run()
+}
+
+// fault does something to a host and undoes it at the end of the test.
+func fault(t *testing.T, what, host string) {
+	t.Helper()
+	script(t, what, host)
+	t.Cleanup(func() { script(t, "heal", host) })
+}
+
+func script(t *testing.T, command string, args ...string) string {
+	t.Helper()
+	out, err := exec.Command(bed.script, append([]string{command, bed.dir}, args...)...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("testbed %s %v: %v\n%s", command, args, err, out)
+	}
+	return string(out)
+}
+
+// job is a running mkrun launch on h1.
+type job struct {
+	cmd            *exec.Cmd
+	stdout, stderr bytes.Buffer
+	begun          time.Time
+	done           chan struct{}
+	took           time.Duration
+}
+
+// jobLimit bounds every job of a test.
+const jobLimit = 40 * time.Second
+
+// begin starts mkrun launch on h1. What a test leaves behind is killed when it ends.
+func begin(t *testing.T, args ...string) *job {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), jobLimit)
+	argv := append([]string{"exec", bed.dir, "h1", bed.mkrun, "launch", "--ssh-cmd", "ssh -F " + bed.dir + "/ssh_config"}, args...)
+	j := &job{cmd: exec.CommandContext(ctx, bed.script, argv...), begun: time.Now(), done: make(chan struct{})}
+	j.cmd.Stdout, j.cmd.Stderr = &j.stdout, &j.stderr
+	j.cmd.WaitDelay = time.Second
+	if err := j.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		_ = j.cmd.Wait() // its status is looked at
+		j.took = time.Since(j.begun)
+		cancel()
+		close(j.done)
+	}()
+	t.Cleanup(func() {
+		_ = j.cmd.Process.Kill()
+		<-j.done
+		if t.Failed() {
+			t.Logf("stdout:\n%s\nstderr:\n%s", j.stdout.String(), j.stderr.String())
+		}
+	})
+	return j
+}
+
+func launch(t *testing.T, args ...string) *job {
+	t.Helper()
+	j := begin(t, args...)
+	<-j.done
+	return j
+}
+
+func (j *job) status() int { return j.cmd.ProcessState.ExitCode() }
+
+// want wants an exit status, and words in stderr.
+func (j *job) want(t *testing.T, status int, words ...string) {
+	t.Helper()
+	<-j.done
+	if j.status() != status {
+		t.Errorf("exit status %d, want %d", j.status(), status)
+	}
+	for _, w := range words {
+		if !strings.Contains(j.stderr.String(), w) {
+			t.Errorf("stderr lacks %q", w)
+		}
+	}
+}
+
+// onHost lists the processes of a host that are not sshd's.
+func onHost(t *testing.T, host string) map[string]string {
+	t.Helper()
+	found := map[string]string{}
+	for _, pid := range strings.Fields(script(t, "pids", host)) {
+		cmdline, err := os.ReadFile("/proc/" + pid + "/cmdline")
+		line := strings.TrimSpace(strings.ReplaceAll(string(cmdline), "\x00", " "))
+		if err != nil || line == "" || strings.HasPrefix(line, "sshd:") || strings.HasPrefix(line, "/usr/sbin/sshd") {
+			continue
+		}
+		found[pid] = line
+	}
+	return found
+}
+
+// nobody wants that nothing is left on the hosts (all by default) some time after a moment.
+func nobody(t *testing.T, since time.Time, within time.Duration, on ...string) {
+	t.Helper()
+	if on == nil {
+		on = hosts
+	}
+	for {
+		var left []string
+		for _, h := range on {
+			for pid, line := range onHost(t, h) {
+				left = append(left, fmt.Sprintf("%s: %s %s", h, pid, line))
+			}
+		}
+		if len(left) == 0 {
+			t.Logf("all gone after %v", time.Since(since).Round(10*time.Millisecond))
+			return
+		}
+		if time.Since(since) > within {
+			t.Fatalf("left after %v: %q", within, left)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// waitFor waits until a process with a command line that has a word runs on each of the hosts, and returns their pids.
+func waitFor(t *testing.T, word string, on ...string) map[string]int {
+	t.Helper()
+	pids := map[string]int{}
+	for end := time.Now().Add(20 * time.Second); len(pids) < len(on); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("no %q on all of %v; on %v", word, on, pids)
+		}
+		for _, h := range on {
+			for pid, line := range onHost(t, h) {
+				if strings.Contains(line, word) && !strings.Contains(line, "launch") {
+					if _, err := fmt.Sscan(pid, new(int)); err == nil {
+						var n int
+						_, _ = fmt.Sscan(pid, &n)
+						pids[h] = n
+					}
+				}
+			}
+		}
+	}
+	return pids
+}
+
+func kill(t *testing.T, pid int, sig syscall.Signal) {
+	t.Helper()
+	if err := syscall.Kill(pid, sig); err != nil && !errors.Is(err, syscall.ESRCH) {
+		t.Fatal(err)
+	}
+}
+
+// lines are the lines of a text, sorted.
+func lines(text string) []string {
+	list := strings.Split(strings.TrimSpace(text), "\n")
+	slices.Sort(list)
+	return list
+}
