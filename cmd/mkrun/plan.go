@@ -2,20 +2,29 @@ package main
 
 import (
 	"fmt"
+	"io"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/mkrun/mkrun/internal/request"
+	"github.com/mkrun/mkrun/internal/sim"
 )
 
 func newPlan() *cobra.Command {
 	var world worldFlags
 	var asJSON bool
+	var predict prediction
 	cmd := &cobra.Command{
 		Use:   "plan [flags] OPERATOR [operator flags]",
 		Short: "Make and verify the plan of an operator, and show it",
 		Long: `A plan is the schedule of an operator on a number of nodes and ranks: what each rank copies, sends and
-computes, in which order, and which flags tie it together. It is verified in every launch; here without one.`,
+computes, in which order, and which flags tie it together. It is verified in every launch; here without one.
+
+How long it would take is predicted by simulating it on hardware that is described, not here; --svg draws that.`,
 		Example: `  mkrun plan --nodes 2 --ppn 8 ag_gemm --shape llama3-70b/mlp-up/tp16 --tokens 8192
+  mkrun plan --nodes 2 --ppn 8 --svg plan.svg ag_gemm --m 16384 --n 3584 --k 8192
   mkrun plan --nodes 64 --ppn 8 --json ag_gemm --m 8192 --n 1024 --k 8192 > plan.json`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			return &usageError{cmd.CommandPath(), notLaunched(args)}
@@ -24,6 +33,7 @@ computes, in which order, and which flags tie it together. It is verified in eve
 	}
 	world.add(cmd)
 	cmd.PersistentFlags().BoolVar(&asJSON, "json", false, "the whole plan as one JSON document")
+	predict.add(cmd)
 	for _, def := range operators {
 		op := &operatorFlags{def: def}
 		sub := &cobra.Command{
@@ -43,13 +53,18 @@ computes, in which order, and which flags tie it together. It is verified in eve
 				if err != nil {
 					return &usageError{cmd.CommandPath(), err}
 				}
+				proved := time.Since(start)
+				predicted, err := predict.run(resolved, asJSON)
+				if err != nil {
+					return &usageError{cmd.CommandPath(), err}
+				}
 				if asJSON {
 					return resolved.Plan.Dump(cmd.OutOrStdout())
 				}
 				if err := describe(cmd.OutOrStdout(), resolved); err != nil {
 					return err
 				}
-				_, err = fmt.Fprintf(cmd.OutOrStdout(), "\nverified: made and proved in %.1f ms\n", time.Since(start).Seconds()*1e3)
+				_, err = fmt.Fprintf(cmd.OutOrStdout(), "\n%sverified: made and proved in %.1f ms\n", predicted, proved.Seconds()*1e3)
 				return err
 			},
 		}
@@ -57,4 +72,55 @@ computes, in which order, and which flags tie it together. It is verified in eve
 		cmd.AddCommand(sub)
 	}
 	return cmd
+}
+
+// prediction is what mkrun plan is asked about time.
+type prediction struct {
+	svg      string
+	hardware string
+}
+
+func (f *prediction) add(cmd *cobra.Command) {
+	fs := cmd.PersistentFlags()
+	fs.StringVar(&f.svg, "svg", "", "draw the simulated timeline of ranks, transfers and segments into this file")
+	fs.StringVar(&f.hardware, "hardware", "h200", "described hardware that is simulated")
+}
+
+// mostPredicted is the number of tasks up to which a plan is simulated without being asked to: a fraction of a second.
+const mostPredicted = 50_000
+
+// run simulates the plan, draws it if asked to, and says in a line how long it would take.
+func (f *prediction) run(r *request.Resolved, quiet bool) (string, error) {
+	hardware, err := sim.Named(f.hardware)
+	if err != nil {
+		return "", fmt.Errorf("--hardware: %w", err)
+	}
+	counts := r.Plan.Counts()
+	if f.svg == "" && (quiet || counts.Transfers+counts.Segments+counts.Notices > mostPredicted) {
+		return "", nil
+	}
+	result, err := sim.Run(r.Plan, sim.Options{Hardware: hardware, Shape: r.Run.Shape, ElemSize: r.Run.DType.Size()})
+	if err != nil {
+		return "", err
+	}
+	if f.svg != "" {
+		if err := writeFile(f.svg, func(w io.Writer) error { return result.WriteSVG(w, r.Plan, r.Run.DType.String()) }); err != nil {
+			return "", err
+		}
+	}
+	return fmt.Sprintf("predicted: %v a call on %s, the product alone %v, %.0f %% exposed\n",
+		result.Call, hardware.Name, result.Product, 100*result.Exposed), nil
+}
+
+// writeFile makes a file of what a function writes.
+func writeFile(name string, write func(io.Writer) error) error {
+	file, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	if err := write(file); err != nil {
+		_ = file.Close() // the first error is the cause
+		return err
+	}
+	return file.Close()
 }

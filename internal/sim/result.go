@@ -25,6 +25,15 @@ type Span struct {
 	After  int         // index in Result.Spans of what its first worker did before; -1 if nothing
 
 	Bytes int64 // that cross links
+
+	Blocks []Block // what its workers did, in the order in which that ended
+}
+
+// Block is some workers of a rank, numbered through all roles, that did parts of a task side by side, or waited to.
+type Block struct {
+	From, To    Time
+	First, Last int
+	Waited      bool
 }
 
 // Result is what a simulation saw.
@@ -70,6 +79,7 @@ func (s *simulation) result(product Time, workers [plan.NumRoles]int) *Result {
 			t.By = index(t.by)
 			r.Waited[t.Rank][t.Role] += t.Begun - t.Claimed
 		}
+		t.Blocks = t.blocks
 		r.Spans = append(r.Spans, t.Span)
 		if last < 0 || t.Ended > r.Spans[last].Ended {
 			last = i

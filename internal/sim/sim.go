@@ -102,7 +102,7 @@ type rankState struct {
 type crew struct {
 	rank    *rankState
 	role    plan.Role
-	workers int
+	workers workers
 	tasks   []plan.Task
 	next    int   // index of the task being claimed
 	current *task // its run, once claimed
@@ -115,13 +115,23 @@ type task struct {
 	plan *plan.Task
 	cost cost
 
-	left    int64 // parts not claimed
-	undone  int64 // parts not done
-	unmet   int   // flags it lacks
-	blocked int   // workers that claimed a part and wait
-	since   Time  // of the first of them
-	after   *task // what the first worker did before
-	by      *task // who raised the last flag that it lacked
+	left    int64    // parts not claimed
+	undone  int64    // parts not done
+	unmet   int      // flags it lacks
+	blocked []waiter // workers that claimed a part and wait
+	after   *task    // what the first worker did before
+	by      *task    // who raised the last flag that it lacked
+	blocks  []Block
+}
+
+// workers is some of a rank's, numbered through all roles: those from lo up to hi.
+type workers struct{ lo, hi int }
+
+func (w workers) n() int { return w.hi - w.lo }
+
+type waiter struct {
+	workers
+	since Time
 }
 
 type event struct {
@@ -152,7 +162,7 @@ func (s *simulation) after(d Time, do func()) {
 	heap.Push(&s.queue, event{s.now + d, s.seq, do})
 }
 
-func simulate(p *plan.Plan, o Options, workers [plan.NumRoles]int) (*simulation, error) {
+func simulate(p *plan.Plan, o Options, split [plan.NumRoles]int) (*simulation, error) {
 	s := &simulation{
 		p: p, o: o, hw: &o.Hardware, flags: make([]uint64, len(p.Ranks)*len(p.Flags)),
 		waiting: make(map[int][]*task), ranks: make([]rankState, len(p.Ranks)),
@@ -175,8 +185,10 @@ func simulate(p *plan.Plan, o Options, workers [plan.NumRoles]int) (*simulation,
 	for rank := range s.ranks {
 		r := &s.ranks[rank]
 		r.rank = rank
+		from := 0
 		for role := range r.crews {
-			r.crews[role] = crew{rank: r, role: plan.Role(role), workers: workers[role], tasks: p.Ranks[rank].Queues[role]}
+			r.crews[role] = crew{rank: r, role: plan.Role(role), workers: workers{from, from + split[role]}, tasks: p.Ranks[rank].Queues[role]}
+			from += split[role]
 		}
 		s.after(s.hw.Launch, func() { s.begin(r) })
 	}
@@ -209,9 +221,7 @@ func (s *simulation) begin(r *rankState) {
 		return
 	}
 	for role := range r.crews {
-		if c := &r.crews[role]; c.workers > 0 {
-			s.claim(c, c.workers, nil)
-		}
+		s.claim(&r.crews[role], r.crews[role].workers, nil)
 	}
 }
 
@@ -225,11 +235,11 @@ func (s *simulation) end(r *rankState) {
 }
 
 // claim gives parts of a crew's next tasks to workers who have just done something else.
-func (s *simulation) claim(c *crew, workers int, after *task) {
-	for workers > 0 {
+func (s *simulation) claim(c *crew, free workers, after *task) {
+	for free.n() > 0 {
 		if c.next == len(c.tasks) {
 			if compute := &c.rank.crews[plan.RoleCompute]; s.hw.Join && c != compute {
-				s.claim(compute, workers, after)
+				s.claim(compute, free, after)
 			}
 			return
 		}
@@ -237,19 +247,16 @@ func (s *simulation) claim(c *crew, workers int, after *task) {
 			c.current = s.open(c, after)
 		}
 		t := c.current
-		n := int(min(int64(workers), t.left))
-		t.left -= int64(n)
-		workers -= n
+		some := workers{free.lo, free.lo + int(min(int64(free.n()), t.left))}
+		t.left -= int64(some.n())
+		free.lo = some.hi
 		if t.left == 0 {
 			c.next, c.current = c.next+1, nil
 		}
 		if t.unmet > 0 {
-			if t.blocked == 0 {
-				t.since = s.now
-			}
-			t.blocked += n
+			t.blocked = append(t.blocked, waiter{some, s.now})
 		} else {
-			s.work(t, n)
+			s.work(t, some)
 		}
 	}
 }
@@ -260,7 +267,7 @@ func (s *simulation) open(c *crew, after *task) *task {
 		Span: Span{Rank: c.rank.rank, Role: c.role, Index: c.next, Epoch: int(c.rank.epoch), Claimed: s.now, Begun: -1},
 		crew: c, plan: &c.tasks[c.next], after: after,
 	}
-	t.cost = s.cost(t.plan, t.Rank, c.workers)
+	t.cost = s.cost(t.plan, t.Rank, c.workers.n())
 	t.Bytes = t.cost.bytes
 	t.left, t.undone = t.cost.parts, t.cost.parts
 	for _, w := range t.plan.Waits {
@@ -298,33 +305,45 @@ func (s *simulation) raise(to plan.Signal, epoch uint64, by *task) {
 		return true
 	})
 	for _, t := range ready {
-		if n := t.blocked; n > 0 {
-			t.blocked = 0
-			s.work(t, n)
+		for _, w := range t.blocked {
+			t.block(w.since, s.now, w.workers, true)
+			s.work(t, w.workers)
 		}
+		t.blocked = nil
 	}
 }
 
-// work does n parts of a task whose flags are there.
-func (s *simulation) work(t *task, n int) {
+// block notes what workers did.
+func (t *task) block(from, to Time, w workers, waited bool) {
+	if to > from {
+		t.blocks = append(t.blocks, Block{From: from, To: to, First: w.lo, Last: w.hi - 1, Waited: waited})
+	}
+}
+
+// work does a part of a task for each of some workers. Its flags are there.
+func (s *simulation) work(t *task, w workers) {
 	if t.Begun < 0 {
 		t.Begun = s.now
 		t.Waited = t.Waited && t.Begun > t.Claimed
 	}
 	c := &t.cost
-	finish := func() { s.finish(t, n) }
+	begun := s.now
+	finish := func() {
+		t.block(begun, s.now, w, false)
+		s.finish(t, w)
+	}
 	if c.links == nil {
 		s.after(c.before+s.slowed(t, c.each), finish)
 		return
 	}
-	bytes := math.Ceil(float64(c.bytes) * float64(n) / float64(c.parts))
+	bytes := math.Ceil(float64(c.bytes) * float64(w.n()) / float64(c.parts))
 	if bytes == 0 {
 		s.after(c.before, finish)
 		return
 	}
 	limit := math.Inf(1)
 	if c.workerRate > 0 {
-		limit = c.workerRate * float64(n)
+		limit = c.workerRate * float64(w.n())
 	}
 	// The parts are done when both their products and their bytes are: a tile's stores run beside the next tile.
 	open := 2
@@ -359,11 +378,11 @@ func (s *simulation) move(t *task, by int) {
 	}
 }
 
-func (s *simulation) finish(t *task, n int) {
-	if t.undone -= int64(n); t.undone == 0 {
+func (s *simulation) finish(t *task, w workers) {
+	if t.undone -= int64(w.n()); t.undone == 0 {
 		s.complete(t)
 	}
-	s.claim(t.crew, n, t)
+	s.claim(t.crew, w, t)
 	if r := t.crew.rank; t.undone == 0 {
 		if r.left--; r.left == 0 {
 			s.end(r)

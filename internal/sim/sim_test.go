@@ -194,6 +194,24 @@ func checkSpans(t *testing.T, p *plan.Plan, r *Result) {
 			t.Errorf("span %d waited: %v, by %d", i, s.Waited, s.By)
 		}
 	}
+	type worker struct{ rank, number int }
+	busy := make(map[worker][]Block)
+	for i, s := range r.Spans {
+		for _, b := range s.Blocks {
+			if b.To <= b.From || b.First > b.Last || b.To > s.Ended || b.Waited == (b.From >= s.Begun) {
+				t.Errorf("span %d has block %+v: %+v", i, b, s)
+			}
+			for n := b.First; n <= b.Last; n++ {
+				w := worker{s.Rank, n}
+				for _, o := range busy[w] {
+					if b.From < o.To && o.From < b.To {
+						t.Errorf("worker %d of rank %d does two things at once: %+v and %+v", n, s.Rank, o, b)
+					}
+				}
+				busy[w] = append(busy[w], b)
+			}
+		}
+	}
 	for i := 1; i < len(r.Path); i++ {
 		if before, s := r.Spans[r.Path[i-1]], r.Spans[r.Path[i]]; before.Ended > s.Begun && before.Rank != s.Rank {
 			t.Errorf("the path goes back in time: %+v, then %+v", before, s)
