@@ -15,7 +15,7 @@ func newDoctor() *cobra.Command {
 addresses. Each finding has a stable code, one sentence, and what to do. Ends with status 0 if at least
 the CPU engine can run.`,
 		Example: "  mkrun doctor\n  mkrun doctor --json | jq '.findings[] | select(.severity != \"ok\")'",
-		Args:    cobra.NoArgs,
+		Args:    noMoreArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if status := doctor.Run(cmd.Context(), cmd.OutOrStdout(), asJSON); status != 0 {
 				return exitStatus(status)

@@ -95,7 +95,7 @@ The first failure ends the job with one message. Exit status: 0; the first faili
 			if cmd.ArgsLenAtDash() == 0 && len(args) > 0 {
 				return nil
 			}
-			return &usageError{cmd.CommandPath(), notLaunched(args)}
+			return &usageError{cmd.CommandPath(), notAnOperator(cmd, args)}
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			for _, name := range runFlagNames {
@@ -110,7 +110,7 @@ The first failure ends the job with one message. Exit status: 0; the first faili
 	f.hosts.add(cmd)
 	f.run.add(cmd)
 	fs := cmd.PersistentFlags()
-	fs.DurationVar(&f.timeout, "timeout", 0, "end the job after this long, e.g. 90s or 2h (0: never)")
+	fs.DurationVar(&f.timeout, "timeout", 0, "end the job this long after the command, e.g. 90s or 2h (0: never)")
 	fs.DurationVar(&f.startTimeout, "start-timeout", launch.DefaultStartTimeout, "end the job if not all ranks were started by then")
 	fs.DurationVar(&f.abortGrace, "abort-grace", launch.DefaultAbortGrace, "between SIGTERM and SIGKILL for the ranks left when one has failed")
 	fs.DurationVar(&f.grace, "grace", launch.DefaultGrace, "between your signal (Ctrl-C) and SIGKILL")
@@ -118,7 +118,7 @@ The first failure ends the job with one message. Exit status: 0; the first faili
 	fs.StringVar(&f.tag, "tag", "rank", "what is in front of the ranks' output lines: rank, host or none")
 	fs.BoolVar(&f.timestamps, "timestamps", false, "put the time at which a line was written in front of it")
 	fs.BoolVar(&f.dryRun, "dry-run", false, "show ranks, nodes, environment and plan, and start nothing")
-	fs.BoolVar(&f.json, "json", false, "one JSON document on stdout and nothing else; the ranks' output goes to stderr")
+	fs.BoolVar(&f.json, "json", false, "one JSON document on stdout and nothing else (none for a command line that is refused); the ranks' output goes to stderr")
 	fs.BoolVarP(&f.verbose, "verbose", "v", false, "log what launcher and agents do, on stderr")
 	for _, op := range operators {
 		cmd.AddCommand(newLaunchOperator(op, &f))
@@ -126,17 +126,27 @@ The first failure ends the job with one message. Exit status: 0; the first faili
 	return cmd
 }
 
-// notLaunched says what is wrong with words that are neither an operator nor behind "--".
-func notLaunched(args []string) error {
+// takesOperators reports whether a command's words are names of operators.
+func takesOperators(cmd *cobra.Command) bool { return cmd.Name() == "launch" || cmd.Name() == "plan" }
+
+// notAnOperator says what is wrong with words that are neither an operator nor behind "--".
+func notAnOperator(cmd *cobra.Command, args []string) error {
 	names := make([]string, 0, len(operators))
 	for _, op := range operators {
 		names = append(names, op.name)
 	}
-	if len(args) == 0 {
-		return fmt.Errorf("nothing to launch: name an operator (%s), or your own program behind \"--\"", strings.Join(names, ", "))
+	known := strings.Join(names, ", ")
+	launches := cmd.Name() == "launch"
+	switch {
+	case len(args) == 0 && launches:
+		return fmt.Errorf("nothing to launch: name an operator (%s), or your own program behind \"--\"", known)
+	case len(args) == 0:
+		return fmt.Errorf("name an operator: %s", known)
+	case launches:
+		return fmt.Errorf("unknown operator %q%s; known: %s. To run your own program: mkrun launch [flags] -- %s",
+			args[0], suggest.DidYouMean(args[0], names), known, strings.Join(args, " "))
 	}
-	return fmt.Errorf("unknown operator %q%s; known: %s. To run your own program: mkrun launch [flags] -- %s",
-		args[0], suggest.DidYouMean(args[0], names), strings.Join(names, ", "), strings.Join(args, " "))
+	return fmt.Errorf("unknown operator %q%s; known: %s", args[0], suggest.DidYouMean(args[0], names), known)
 }
 
 // job fills in what the flags say.

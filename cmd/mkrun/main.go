@@ -6,7 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+
+	"github.com/mkrun/mkrun/internal/stdio"
 )
 
 func main() {
@@ -37,6 +40,10 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	var usage *usageError
 	if errors.As(err, &usage) {
 		fmt.Fprintf(stderr, "Run '%s --help' for usage.\n", usage.command)
+	}
+	var output *fs.PathError
+	if errors.As(err, &output) && output.Op == "write" {
+		return stdio.StatusLauncher // what was asked for was done, but could not be said
 	}
 	return exitUsage
 }

@@ -174,10 +174,10 @@ func newLaunchOperator(def operatorDef, f *launchFlags) *cobra.Command {
 	return cmd
 }
 
-// noMoreArgs refuses words behind an operator.
+// noMoreArgs refuses words behind a command that takes flags only.
 func noMoreArgs(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return &usageError{cmd.CommandPath(), fmt.Errorf("%q is not understood: %s takes flags only, such as --m 512", args[0], cmd.Name())}
+		return &usageError{cmd.CommandPath(), fmt.Errorf("%q is not understood: %s takes flags only", args[0], cmd.Name())}
 	}
 	return nil
 }
@@ -201,7 +201,11 @@ func (f *launchFlags) launchOperator(cmd *cobra.Command, op *operatorFlags) erro
 	req := op.req
 	req.World, req.Engine, req.Check = job.World, f.run.engine, f.run.check
 	req.Iters, req.Warmup, req.Seed, req.Net.Seed = f.run.iters, f.run.warmup, f.run.seed, f.run.seed
-	resolved, err := req.Resolve()
+	resolve := req.Resolve
+	if f.dryRun {
+		resolve = req.ResolvePlan // starts nothing, so what this host has does not matter
+	}
+	resolved, err := resolve()
 	if err != nil {
 		return &usageError{cmd.CommandPath(), err}
 	}

@@ -27,7 +27,7 @@ How long it would take is predicted by simulating it on hardware that is describ
   mkrun plan --nodes 2 --ppn 8 --svg plan.svg ag_gemm --m 16384 --n 3584 --k 8192
   mkrun plan --nodes 64 --ppn 8 --json ag_gemm --m 8192 --n 1024 --k 8192 > plan.json`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			return &usageError{cmd.CommandPath(), notLaunched(args)}
+			return &usageError{cmd.CommandPath(), notAnOperator(cmd, args)}
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}

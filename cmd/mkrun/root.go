@@ -48,5 +48,9 @@ Without a GPU the CPU engine runs the same verified plans.`,
 
 // flagError adds what a mistyped flag may have meant.
 func flagError(cmd *cobra.Command, err error) error {
+	// A flag behind a word that is no operator is unknown because the word is: name that.
+	if words := cmd.Flags().Args(); len(words) > 0 && takesOperators(cmd) {
+		return &usageError{cmd.CommandPath(), notAnOperator(cmd, words)}
+	}
 	return &usageError{cmd.CommandPath(), fmt.Errorf("%w%s", err, flagHint(cmd, err.Error()))}
 }

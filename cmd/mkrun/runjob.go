@@ -35,7 +35,8 @@ func runJob(cmd *cobra.Command, f *launchFlags, job *launch.Job, tag stdio.Tag) 
 		level = slog.LevelDebug
 	}
 	signals := make(chan os.Signal, 8)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT,
+		syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGTSTP, syscall.SIGCONT)
 	defer signal.Stop(signals)
 	return launch.Run(cmd.Context(), job, launch.Options{
 		Mux: stdio.NewMux(stdio.MuxOptions{
@@ -106,7 +107,11 @@ func (f *launchFlags) conclude(cmd *cobra.Command, doc *report.Document, outcome
 		}
 	}
 	if doc.Failure != nil {
-		doc.MarkFailed()
+		var ended []bool
+		if outcome != nil {
+			ended = outcome.Ended
+		}
+		doc.MarkFailed(ended)
 	}
 	if f.json {
 		if err := doc.WriteJSON(cmd.OutOrStdout()); err != nil {

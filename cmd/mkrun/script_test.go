@@ -70,6 +70,8 @@ func TestScripts(t *testing.T) {
 			"killone":  cmdKillOne,
 			"waitfor":  cmdWaitFor,
 			"waitrank": cmdWaitRank,
+
+			"waitstopped": cmdWaitStopped,
 		},
 	})
 }

@@ -71,7 +71,7 @@ func cmdKillOne(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 {
 		ts.Fatalf("usage: killone SIGNAL pattern")
 	}
-	signals := map[string]syscall.Signal{"KILL": syscall.SIGKILL, "INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "STOP": syscall.SIGSTOP}
+	signals := map[string]syscall.Signal{"KILL": syscall.SIGKILL, "INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "STOP": syscall.SIGSTOP, "TSTP": syscall.SIGTSTP, "CONT": syscall.SIGCONT}
 	sig, ok := signals[args[0]]
 	if !ok {
 		ts.Fatalf("unknown signal %s", args[0])
@@ -88,6 +88,24 @@ func cmdKillOne(ts *testscript.TestScript, neg bool, args []string) {
 		return
 	}
 	ts.Fatalf("no process of this script matches %s; there are %q", args[1], marked(ts.Getenv("MARK")))
+}
+
+// cmdWaitStopped waits until the process of this script whose command line matches is stopped: waitstopped 'mkrun launch'
+func cmdWaitStopped(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: waitstopped pattern")
+	}
+	pattern := regexp.MustCompile(args[0])
+	poll(ts, func() bool {
+		for _, p := range marked(ts.Getenv("MARK")) {
+			pid, line, _ := strings.Cut(p, " ")
+			stat, err := os.ReadFile(filepath.Join("/proc", pid, "stat"))
+			if err == nil && pattern.MatchString(line) && bytes.Contains(stat, []byte(") T ")) {
+				return true
+			}
+		}
+		return false
+	}, func() string { return "no process that matches " + args[0] + " is stopped" })
 }
 
 // cmdWaitRank waits until an operator's rank has joined its peers and is at work: it has mapped memory of its own and

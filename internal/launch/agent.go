@@ -56,6 +56,7 @@ func Agent(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer) int {
 		_, _ = io.Copy(io.Discard, stdin)
 		gone(fmt.Errorf("the launcher is gone"))
 	}()
+	_ = os.WriteFile("/proc/self/comm", []byte("mkrun-agent"), 0) // only for the eyes of people
 	a := &agent{cfg: cfg, log: log, incarnation: rand.Uint64() | 1}
 	if err := a.run(ctx, secret); err != nil {
 		log.Error("agent ends", "error", err)
@@ -113,7 +114,7 @@ func (a *agent) run(ctx context.Context, secret session.Secret) error {
 		return err
 	}
 	err = a.serve(ctx)
-	a.endRanks()
+	a.endRanks(err == nil)
 	closeCtx, cancelClose := context.WithTimeout(context.WithoutCancel(ctx), leaveLimit)
 	defer cancelClose()
 	if closeErr := a.link.Close(closeCtx); err == nil {
@@ -168,6 +169,12 @@ func (a *agent) obey(ctx context.Context, m *pb.ToAgent) (done bool, err error) 
 			a.nodeDone(ctx)
 		}
 	case *pb.ToAgent_Signal:
+		switch syscall.Signal(k.Signal.GetNumber()) {
+		case syscall.SIGTSTP: // the parent stops next, and will be silent
+			a.link.Suspend()
+		case syscall.SIGCONT:
+			a.link.Resume()
+		}
 		if a.group == nil {
 			return false, nil
 		}
@@ -241,12 +248,17 @@ func (a *agent) startRanks(ctx context.Context) error {
 	return nil
 }
 
-// endRanks makes sure that nothing of the ranks is left, whatever ended the agent.
-func (a *agent) endRanks() {
+// endRanks makes sure that nothing of the ranks is left, whatever ended the agent. An agent that was dismissed while
+// ranks run was told to kill them.
+func (a *agent) endRanks(dismissed bool) {
 	if a.group == nil {
 		return
 	}
-	a.group.Stop(time.Duration(a.start.GetAbortGraceMs()) * time.Millisecond)
+	if dismissed {
+		a.group.Kill()
+	} else {
+		a.group.Stop(time.Duration(a.start.GetAbortGraceMs()) * time.Millisecond)
+	}
 	go func() {
 		for range a.group.Events() { // nobody is told any more
 		}

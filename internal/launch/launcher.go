@@ -32,6 +32,7 @@ type Options struct {
 type Outcome struct {
 	Cause   *pb.Cause     // nil: every rank ended with status 0
 	Reports [][]byte      // of the ranks, by rank; nil where a rank did not report
+	Ended   []bool        // by rank: it ended with status 0
 	Started time.Duration // from the command to the first barrier that all ranks passed, or to their start; 0 if never
 }
 
@@ -45,6 +46,12 @@ func (o *Outcome) ExitStatus() int {
 
 // endLimit bounds the time between the order to end and the end, beyond the ranks' own grace.
 const endLimit = 5 * time.Second
+
+// killLimit is the same for ranks that get no grace.
+const killLimit = time.Second
+
+// stopDelay is how long ranks have to stop before the launcher stops itself.
+const stopDelay = 300 * time.Millisecond
 
 // Run runs a job to its end. The error is for a launcher that could not even begin; whatever happens
 // later is the Outcome's cause. When it returns, nothing of the job is left on this host.
@@ -80,8 +87,8 @@ func Run(ctx context.Context, job *Job, opts Options) (*Outcome, error) {
 	if err := <-served; err != nil {
 		opts.Log.Warn("serving agents", "error", err)
 	}
-	if err := l.output.close(); err != nil && !errors.Is(err, syscall.EPIPE) {
-		opts.Log.Warn("writing the ranks' output", "error", err)
+	if err := l.output.close(); err != nil && l.machine.cause == nil {
+		l.machine.cause = outputCause(err)
 	}
 	out := &Outcome{Cause: l.machine.cause, Started: l.started}
 	if out.Cause != nil {
@@ -89,6 +96,7 @@ func Run(ctx context.Context, job *Job, opts Options) (*Outcome, error) {
 	}
 	for _, r := range l.machine.ranks {
 		out.Reports = append(out.Reports, r.report)
+		out.Ended = append(out.Ended, r.exit != nil && r.exit.GetExitCode() == 0 && r.exit.GetSignal() == 0 && r.exit.GetExecError() == "")
 	}
 	return out, nil
 }
@@ -108,6 +116,7 @@ type launcher struct {
 	started time.Duration
 	signals int
 	giveUp  <-chan time.Time // set once the job has to end
+	stopAt  <-chan time.Time // set once the user wants the job stopped (Ctrl-Z)
 }
 
 // arrival is the outcome of starting a node's agent.
@@ -197,7 +206,7 @@ func (l *launcher) arrive(a arrival) []order {
 
 // follow runs the job until nothing of it is left, or it must be given up.
 func (l *launcher) follow(ctx context.Context) {
-	startTimer, timer := timerOf(l.job.StartTimeout), timerOf(l.job.Timeout)
+	startTimer, timer := l.timerOf(l.job.StartTimeout), l.timerOf(l.job.Timeout)
 	var grace <-chan time.Time
 	done := ctx.Done()
 	for !l.machine.over() {
@@ -220,6 +229,8 @@ func (l *launcher) follow(ctx context.Context) {
 			if grace == nil && l.machine.cause != nil {
 				grace = time.After(l.job.Grace)
 			}
+		case err := <-l.output.failed:
+			orders = l.machine.fail(outputCause(err))
 		case <-done:
 			done = nil
 			orders = l.machine.fail(noPlace(pb.Cause_LAUNCHER, context.Cause(ctx).Error(), stdio.StatusLauncher))
@@ -232,6 +243,11 @@ func (l *launcher) follow(ctx context.Context) {
 		case <-grace:
 			orders = l.machine.abort()
 			l.giveUp = time.After(l.job.AbortGrace + endLimit)
+		case <-l.stopAt:
+			l.stopAt = nil
+			if err := syscall.Kill(os.Getpid(), syscall.SIGSTOP); err != nil { // until somebody says SIGCONT
+				l.opts.Log.Warn("stopping", "error", err)
+			}
 		case <-l.giveUp:
 			l.opts.Log.Warn("agents do not come to an end; killing them")
 			return
@@ -245,7 +261,10 @@ func (l *launcher) take(ev session.HeadEvent) []order {
 	m, node := l.machine, ev.Node
 	switch {
 	case ev.Lost != nil:
-		why := ev.Lost.Reason + l.lastWords(node)
+		why := ev.Lost.Reason
+		if end := l.howItEnded(node); end != "" {
+			why = end // says more than that the connection broke
+		}
 		if a := l.agents[node]; a != nil && l.job.Hosts[node].Target != "" {
 			a.kill() // an ssh to a host that is cut off would be waited for
 		}
@@ -311,18 +330,22 @@ func (l *launcher) agentGone(node int) []order {
 	if l.machine.nodes[node].joined {
 		return nil
 	}
-	return l.machine.lost(node, "it ended before it joined the job"+l.lastWords(node))
+	return l.machine.lost(node, "it ended before it joined the job ("+l.agents[node].gone()+")")
 }
 
-func (l *launcher) lastWords(node int) string {
+// reapDelay is how long a lost agent's process may take to be seen to end: its connection breaks a moment before.
+const reapDelay = 200 * time.Millisecond
+
+// howItEnded says how the process of an agent that is lost ended, or "" if it lives on.
+func (l *launcher) howItEnded(node int) string {
 	a := l.agents[node]
 	if a == nil {
 		return ""
 	}
 	select {
-	case <-a.done:
-		return " (" + a.gone() + ")"
-	default:
+	case <-a.exited:
+		return a.gone()
+	case <-time.After(reapDelay):
 		return ""
 	}
 }
@@ -333,7 +356,14 @@ func (l *launcher) userSignal(sig os.Signal) []order {
 	if !ok {
 		return nil
 	}
-	if s == syscall.SIGUSR1 || s == syscall.SIGUSR2 {
+	switch s {
+	case syscall.SIGUSR1, syscall.SIGUSR2:
+		return l.machine.signal(int(s))
+	case syscall.SIGTSTP:
+		l.stopAt = time.After(stopDelay)
+		return l.machine.signal(int(s))
+	case syscall.SIGCONT:
+		l.stopAt = nil
 		return l.machine.signal(int(s))
 	}
 	l.signals++
@@ -342,7 +372,7 @@ func (l *launcher) userSignal(sig os.Signal) []order {
 		return l.machine.interrupt(s)
 	}
 	fmt.Fprintf(l.opts.Notices, "mkrun: %v again: killing all ranks\n", sig)
-	l.giveUp = time.After(endLimit)
+	l.giveUp = time.After(killLimit)
 	return l.machine.kill()
 }
 
@@ -412,14 +442,22 @@ func (l *launcher) end() {
 	}
 }
 
+// outputCause ends a job whose output has nowhere to go: quietly, like any program, when the reader has left.
+func outputCause(err error) *pb.Cause {
+	if errors.Is(err, syscall.EPIPE) {
+		return noPlace(pb.Cause_LAUNCHER, "nobody reads the ranks' output any more", stdio.StatusOfSignal(syscall.SIGPIPE))
+	}
+	return noPlace(pb.Cause_LAUNCHER, err.Error(), stdio.StatusLauncher)
+}
+
 func noPlace(kind pb.Cause_Kind, reason string, status int) *pb.Cause {
 	return &pb.Cause{Kind: kind, Node: -1, Rank: -1, Reason: reason, ExitStatus: int32(status)}
 }
 
-// timerOf is nil, and never fires, for a bound of 0.
-func timerOf(d time.Duration) <-chan time.Time {
-	if d <= 0 {
+// timerOf fires when a bound that counts from the command is over; it is nil, and never fires, for a bound of 0.
+func (l *launcher) timerOf(bound time.Duration) <-chan time.Time {
+	if bound <= 0 {
 		return nil
 	}
-	return time.After(d)
+	return time.After(bound - time.Since(l.opts.Begin))
 }

@@ -21,6 +21,8 @@ type outputQueue struct {
 	end  bool
 	done chan struct{}
 	err  error
+
+	failed chan error // gets the first error of writing
 }
 
 type frame struct {
@@ -32,7 +34,7 @@ type frame struct {
 }
 
 func newOutputQueue(mux *stdio.Mux) *outputQueue {
-	q := &outputQueue{mux: mux, done: make(chan struct{})}
+	q := &outputQueue{mux: mux, done: make(chan struct{}), failed: make(chan error, 1)}
 	q.cond = sync.NewCond(&q.mu)
 	go q.run()
 	return q
@@ -65,6 +67,7 @@ func (q *outputQueue) run() {
 		for _, f := range frames {
 			if err := q.mux.Write(f.rank, f.host, f.stream, f.data, f.at); err != nil && q.err == nil {
 				q.err = err
+				q.failed <- err
 			}
 		}
 		if len(frames) == 0 && end {

@@ -32,8 +32,9 @@ type agentProcess struct {
 	stdin   io.WriteCloser // its end tells the agent that the launcher is gone
 	words   *lastWords
 	explain func(end error, said string) string
-	done    chan struct{}
-	err     error // how it ended; valid once done is closed
+	exited  chan struct{} // closed when the process has ended
+	done    chan struct{} // closed when its last words are here too
+	err     error         // how it ended; valid once exited is closed
 }
 
 // outputDelay bounds how long processes that a child leaves behind can hold up its end by keeping its output open.
@@ -43,25 +44,43 @@ const outputDelay = time.Second
 // launcher. Its stderr is kept, and goes to log too, if that is not nil. stdout may be nil.
 func launchProcess(cmd *exec.Cmd, stdout *os.File, log io.Writer, explain func(error, string) string) (*agentProcess, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.WaitDelay = outputDelay
-	a := &agentProcess{cmd: cmd, words: &lastWords{}, explain: explain, done: make(chan struct{})}
-	cmd.Stderr = a.words
+	a := &agentProcess{cmd: cmd, words: &lastWords{}, explain: explain, exited: make(chan struct{}), done: make(chan struct{})}
+	var to io.Writer = a.words
 	if log != nil {
-		cmd.Stderr = io.MultiWriter(a.words, log)
+		to = io.MultiWriter(a.words, log)
 	}
 	if stdout != nil {
 		cmd.Stdout = stdout
 	}
-	var err error
-	if a.stdin, err = cmd.StdinPipe(); err != nil {
+	// A pipe of our own: that of os/exec would hold Wait up for as long as a keeper keeps its end.
+	reader, writer, err := os.Pipe()
+	if err != nil {
 		return nil, err
 	}
-	if err := cmd.Start(); err != nil {
+	cmd.Stderr = writer
+	if a.stdin, err = cmd.StdinPipe(); err == nil {
+		err = cmd.Start()
+	}
+	_ = writer.Close()
+	if err != nil {
+		_ = reader.Close()
 		return nil, err
 	}
+	drained := make(chan struct{})
 	go func() {
-		defer close(a.done)
+		defer close(drained)
+		_, _ = io.Copy(to, reader) // its end, or a.done's
+	}()
+	go func() {
 		a.err = cmd.Wait()
+		close(a.exited)
+		select {
+		case <-drained:
+		case <-time.After(outputDelay):
+		}
+		_ = reader.Close()
+		<-drained
+		close(a.done)
 	}()
 	return a, nil
 }

@@ -38,7 +38,7 @@ func Rank(ctx context.Context, stderr io.Writer, execute Execute) int {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 	defer signal.Stop(signals)
 	go func() {
 		select {
@@ -94,9 +94,10 @@ func leave(ctx context.Context, s *session.Rank, stderr io.Writer, err error) in
 	if err == nil {
 		return 0
 	}
-	status := 1
+	status := stdio.StatusLauncher
 	var wait *engine.WaitError
-	if errors.As(err, &wait) {
+	timedOut := errors.As(err, &wait) || errors.Is(err, context.DeadlineExceeded)
+	if timedOut {
 		status = stdio.StatusTimeout // worth telling, even if others have complained of the consequences by now
 	} else {
 		var bySignal endedBySignal

@@ -60,6 +60,15 @@ func Decode(b []byte) (RunSpec, error) {
 	return s, s.Validate()
 }
 
+// What emulated bandwidths may be, in GB/s: one kilobyte a second to more than any memory has.
+const (
+	minBandwidth = 1e-6
+	maxBandwidth = 1e5
+)
+
+// maxWorkers bounds the workers of a role, far above the cores of any host and the CTAs of any GPU.
+const maxWorkers = 4096
+
 // maxIters bounds the calls of a run, and with them the times that ranks report.
 const maxIters = 1_000_000
 
@@ -101,12 +110,17 @@ func (s RunSpec) Validate() error {
 		return fmt.Errorf("%d warm-up calls; give a number from 0 to %d", s.Warmup, maxIters)
 	case s.Iters < 1 || s.Iters > maxIters:
 		return fmt.Errorf("%d timed calls; give a number from 1 to %d", s.Iters, maxIters)
-	case s.Net.BandwidthGBs < 0 || s.Net.Latency < 0:
-		return errors.New("bandwidth and latency of the emulated network must not be negative")
+	case s.Net.BandwidthGBs != 0 && !(s.Net.BandwidthGBs >= minBandwidth && s.Net.BandwidthGBs <= maxBandwidth):
+		return fmt.Errorf("a bandwidth of %v GB/s cannot be emulated; give 0 (no limit) or %v to %v", s.Net.BandwidthGBs, minBandwidth, float64(maxBandwidth))
+	case s.Net.Latency < 0:
+		return errors.New("the latency of the emulated network must not be negative")
 	case s.WaitTimeout <= 0:
 		return errors.New("the time-out of waits must be positive: every wait is bounded")
 	}
 	for role, n := range s.Workers {
+		if n > maxWorkers {
+			return fmt.Errorf("%d workers in role %v; at most %d help", n, plan.Role(role), maxWorkers)
+		}
 		if n < 1 {
 			return fmt.Errorf("%d workers in role %v; each role needs at least one", n, plan.Role(role))
 		}

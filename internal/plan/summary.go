@@ -20,7 +20,7 @@ func Summary(w io.Writer, p *Plan, s Shape, elemSize int64) error {
 	}
 	var b strings.Builder
 	counts := p.Counts()
-	fmt.Fprintf(&b, "plan      %s, %s, %d chunks per shard\n", p.Operator, p.Algorithm, p.Chunks)
+	fmt.Fprintf(&b, "plan      %s, %s, chunks per shard: %d\n", p.Operator, p.Algorithm, p.Chunks)
 	fmt.Fprintf(&b, "world     %v\n", p.World)
 	fmt.Fprintf(&b, "shape     M=%d N=%d K=%d, %d bytes per element\n", s.M, s.N, s.K, elemSize)
 	fmt.Fprintf(&b, "totals    %d segments, %d transfers, %d sums, %d notices, %d flags raised\n", counts.Segments, counts.Transfers, counts.Sums, counts.Notices, counts.Flags)

@@ -127,13 +127,17 @@ type Failure struct {
 	ExitStatus int      `json:"exit_status"`
 }
 
-// MarkFailed gives every rank of a job that was cut short its status: "error" for the one to blame,
-// "aborted" for the others.
-func (d *Document) MarkFailed() {
+// MarkFailed gives every rank of a job that was cut short its status: "error" for the one to blame, "pass" for
+// those (in the order of Ranks) that had ended well, "aborted" for the others.
+func (d *Document) MarkFailed(ended []bool) {
 	for i := range d.Ranks {
-		d.Ranks[i].Status = "aborted"
-		if d.Ranks[i].Rank == d.Failure.Rank {
+		switch {
+		case d.Ranks[i].Rank == d.Failure.Rank:
 			d.Ranks[i].Status = string(Error)
+		case i < len(ended) && ended[i]:
+			d.Ranks[i].Status = string(Pass)
+		default:
+			d.Ranks[i].Status = "aborted"
 		}
 	}
 }

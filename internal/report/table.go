@@ -10,8 +10,8 @@ import (
 // WriteTable writes the result of an operator for people: one row per rank and a total.
 func (d *Document) WriteTable(w io.Writer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s  M=%d N=%d K=%d %s  %d nodes, %d ranks  engine %s, net %s\n",
-		d.Operator, d.Shape.M, d.Shape.N, d.Shape.K, d.DType, d.World.Nodes, d.World.Size, d.Engine, d.Net)
+	fmt.Fprintf(&b, "%s  M=%d N=%d K=%d %s  %s, %s  engine %s, net %s\n",
+		d.Operator, d.Shape.M, d.Shape.N, d.Shape.K, d.DType, count(d.World.Nodes, "node"), count(d.World.Size, "rank"), d.Engine, d.Net)
 	if d.Plan != nil {
 		fmt.Fprintf(&b, "plan: %d transfers, %d segments, %d flags, verified   config: %s   started in %.0f ms\n",
 			d.Plan.Transfers, d.Plan.Segments, d.Plan.Flags, d.Config.Source, d.StartMS)
@@ -21,16 +21,16 @@ func (d *Document) WriteTable(w io.Writer) error {
 	fmt.Fprintln(tw, "rank\tnode\ttime ms\tGFLOP/s\tin node\tbetween nodes\trel. error\t\t")
 	var flops float64
 	for _, r := range d.Ranks {
-		relative := "not checked"
+		relative, status := "not checked", ran(Status(r.Status), r.RelError != nil)
 		if r.RelError != nil {
 			relative = fmt.Sprintf("%.2e", *r.RelError)
 		}
 		fmt.Fprintf(tw, "%d\t%d\t%.3f\t%.1f\t%s\t%s\t%s\t%s\t\n", r.Rank, r.Node, r.TimeMS, r.GFlops,
-			Size(r.IntraBytes), Size(r.InterBytes), relative, strings.ToUpper(r.Status))
+			Size(r.IntraBytes), Size(r.InterBytes), relative, status)
 		flops += r.GFlops * r.TimeMS
 	}
 	if d.TimeMS != nil {
-		relative := "not checked"
+		relative, status := "not checked", ran(d.Status, d.Check != nil)
 		if d.Check != nil {
 			relative = fmt.Sprintf("%.2e", d.Check.RelError)
 		}
@@ -39,7 +39,7 @@ func (d *Document) WriteTable(w io.Writer) error {
 			rate = flops / d.TimeMS.Median
 		}
 		fmt.Fprintf(tw, "all\t\t%.3f\t%.1f\t%s\t%s\t%s\t%s\t\n", d.TimeMS.Median, rate,
-			Size(d.Bytes.Intra), Size(d.Bytes.Inter), relative, strings.ToUpper(string(d.Status)))
+			Size(d.Bytes.Intra), Size(d.Bytes.Inter), relative, status)
 	}
 	if err := tw.Flush(); err != nil {
 		return fmt.Errorf("writing the result: %w", err)
@@ -59,6 +59,22 @@ func (d *Document) WriteTable(w io.Writer) error {
 		return fmt.Errorf("writing the result: %w", err)
 	}
 	return nil
+}
+
+// ran is a status for people: what was not checked has not passed.
+func ran(s Status, checked bool) string {
+	if s == Pass && !checked {
+		return "RAN"
+	}
+	return strings.ToUpper(string(s))
+}
+
+// count writes a number of things in the right number.
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // Size writes a number of bytes in units of 1024, with three significant digits.

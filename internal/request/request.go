@@ -54,6 +54,10 @@ type Resolved struct {
 	Layer     string // what the layer is, with its source; "" if sizes were given
 }
 
+// maxLaunched bounds the ranks of an operator that is launched: its plan is made and verified by the launcher and
+// made again by every rank, which takes seconds beyond this.
+const maxLaunched = 512
+
 // defaultChunks is the number of pieces a shard travels in where the configuration is silent: enough for the
 // product to start before the whole shard has come, but none smaller than a tile of rows.
 func defaultChunks(m int64, ranks int) int {
@@ -63,6 +67,9 @@ func defaultChunks(m int64, ranks int) int {
 
 // Resolve completes the request, and refuses what this host has no memory for.
 func (r Request) Resolve() (*Resolved, error) {
+	if size := r.World.Size(); size > maxLaunched {
+		return nil, fmt.Errorf("%d ranks: at most %d ranks of an operator are launched; 'mkrun plan' makes and verifies plans for more", size, maxLaunched)
+	}
 	out, err := r.ResolvePlan()
 	if err != nil {
 		return nil, err

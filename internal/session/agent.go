@@ -212,6 +212,12 @@ func (l *AgentLink) Err() error {
 	}
 }
 
+// Suspend lets the parent's silence not count until Resume: it said that it will be stopped. Its death is seen all the same.
+func (l *AgentLink) Suspend() { l.watch.pause() }
+
+// Resume ends Suspend.
+func (l *AgentLink) Resume() { l.watch.resume() }
+
 // Send sends one message, after those whose Send has returned. It waits while the parent takes no
 // more, so nothing piles up here and nothing is dropped; output of any length is split as needed.
 // It fails when the link ends or ctx is done before the message's turn comes.
