@@ -56,6 +56,11 @@ test-hosts: ## tests on four hosts, made of network namespaces (needs root)
 	@scripts/setup.sh testbed
 	go run ./internal/citest -tags testbed -timeout 5m ./internal/e2e
 
+.PHONY: bench-launch
+bench-launch: ## start 16 ranks over ssh on four hosts: mkrun, mpirun if it is there, and plain ssh, in turns (needs root)
+	@scripts/setup.sh testbed
+	go test -tags testbed -run xxx -bench Launch -benchtime 15x ./internal/e2e
+
 .PHONY: bench
 bench: setup ## the CPU engine against one plain gonum product; the time to start a job
 	go test -run xxx -bench AGGemmVsGonum ./internal/engine/cpu
