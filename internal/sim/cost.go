@@ -62,14 +62,40 @@ func (s *simulation) product(c *cost, t *plan.Task, rank int) {
 	if rows == 0 || cols == 0 {
 		return
 	}
-	c.parts = up(rows, s.hw.TileM) * up(cols, s.hw.TileN)
-	flops := 2 * float64(s.hw.TileM) * float64(s.hw.TileN) * float64(depth)
-	c.each = seconds(flops/(s.hw.MatrixTFLOPS*1e12/float64(s.hw.SMs))) + s.hw.TileCost
+	c.parts, c.each = s.hw.tiles(rows, cols, depth)
 	c.before = 0 // part of a tile's cost
 	if t.Peer != rank {
 		c.bytes = s.bytes(t.Dst)
 		c.links = []int{rank*linksPerRank + linkOut, t.Peer*linksPerRank + linkIn}
 	}
+}
+
+// tiles is in how many tiles a product is computed, and how long each takes.
+func (h *Hardware) tiles(rows, cols, depth int64) (n int64, each Time) {
+	flops := 2 * float64(h.TileM) * float64(h.TileN) * float64(depth)
+	return up(rows, h.TileM) * up(cols, h.TileN), seconds(flops/(h.MatrixTFLOPS*1e12/float64(h.SMs))) + h.TileCost
+}
+
+// productAlone is how long a rank's products take one after the other on all SMs, with every operand at hand. Segments
+// with the same second operand are one product.
+func (s *simulation) productAlone(rank int) Time {
+	type product struct {
+		b     plan.Region
+		depth plan.Span
+	}
+	rows := make(map[product]int64)
+	for _, t := range s.p.Ranks[rank].Queues[plan.RoleCompute] {
+		rows[product{t.B, t.Src.Cols}] += t.Src.Rows.Len(s.o.Shape)
+	}
+	var sum Time
+	for p, n := range rows {
+		tiles, each := s.hw.tiles(n, p.b.Rows.Len(s.o.Shape), p.depth.Len(s.o.Shape))
+		sum += Time(up(tiles, int64(s.hw.SMs))) * each
+	}
+	if sum == 0 {
+		return 0
+	}
+	return sum + s.hw.Launch
 }
 
 // local is the cost of bytes that stay in the rank's memory.

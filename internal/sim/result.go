@@ -19,8 +19,8 @@ type Span struct {
 	Ended   Time // of its last part
 	Arrived Time // Ended, or when its flag was seen by the rank it is for
 
-	Waited bool        // between Claimed and Begun, for a flag
-	For    plan.FlagID // the last flag that it lacked, if it waited
+	Waited bool        // for a flag: before it began, or at a gate inside
+	For    plan.FlagID // the last flag that it waited for, if it did
 	By     int         // index in Result.Spans of the task that raised it; -1 if it did not wait
 	After  int         // index in Result.Spans of what its first worker did before; -1 if nothing
 
@@ -48,17 +48,20 @@ type Result struct {
 
 	Spans []Span // by rank, role, epoch and index
 	Path  []int  // indices in Spans of the chain that ends last, in the order of time: each waited for the one before
-	// Waited is, by rank and role, the time between Claimed and Begun of its tasks, summed.
+	// Waited is, by rank and role, how long a worker of the role waited for flags of its tasks, on average.
 	Waited [][plan.NumRoles]Time
 }
 
-func (s *simulation) result(product Time, workers [plan.NumRoles]int) *Result {
-	r := &Result{Options: s.o, Workers: workers, Total: s.over, Product: product}
+func (s *simulation) result(workers [plan.NumRoles]int) *Result {
+	r := &Result{Options: s.o, Workers: workers, Total: s.over}
 	r.Call = r.Total / Time(s.o.Epochs)
-	if r.Call > product && r.Call > 0 {
-		r.Exposed = float64(r.Call-product) / float64(r.Call)
+	for rank := range s.ranks {
+		r.Product = max(r.Product, s.productAlone(rank))
 	}
-	r.Waited = make([][plan.NumRoles]Time, len(s.ranks))
+	if r.Call > r.Product && r.Call > 0 {
+		r.Exposed = float64(r.Call-r.Product) / float64(r.Call)
+	}
+	idle := make([][plan.NumRoles]float64, len(s.ranks)) // worker-seconds
 	slices.SortFunc(s.done, func(a, b *task) int {
 		return cmp.Or(cmp.Compare(a.Rank, b.Rank), cmp.Compare(a.Role, b.Role), cmp.Compare(a.Epoch, b.Epoch), cmp.Compare(a.Index, b.Index))
 	})
@@ -77,12 +80,21 @@ func (s *simulation) result(product Time, workers [plan.NumRoles]int) *Result {
 		t.By, t.After = -1, index(t.after)
 		if t.Waited {
 			t.By = index(t.by)
-			r.Waited[t.Rank][t.Role] += t.Begun - t.Claimed
 		}
-		t.Blocks = t.blocks
+		for _, b := range t.Blocks {
+			if b.Waited {
+				idle[t.Rank][t.Role] += (b.To - b.From).Seconds() * float64(b.Last-b.First+1)
+			}
+		}
 		r.Spans = append(r.Spans, t.Span)
 		if last < 0 || t.Ended > r.Spans[last].Ended {
 			last = i
+		}
+	}
+	r.Waited = make([][plan.NumRoles]Time, len(s.ranks))
+	for rank := range idle {
+		for role, sum := range idle[rank] {
+			r.Waited[rank][role] = seconds(sum / float64(max(1, workers[role])))
 		}
 	}
 	for last >= 0 {

@@ -6,6 +6,7 @@
 package sim
 
 import (
+	"cmp"
 	"container/heap"
 	"errors"
 	"fmt"
@@ -42,33 +43,7 @@ func Run(p *plan.Plan, o Options) (*Result, error) {
 	if err != nil {
 		return nil, fmt.Errorf("simulating %s: %w", p.Operator, err)
 	}
-	alone, err := productAlone(p, o)
-	if err != nil {
-		return nil, fmt.Errorf("simulating the product of %s: %w", p.Operator, err)
-	}
-	return s.result(alone, workers), nil
-}
-
-// productAlone is how long the slowest rank's products take on all SMs, with every operand at hand.
-func productAlone(p *plan.Plan, o Options) (Time, error) {
-	bare := &plan.Plan{Operator: p.Operator, World: p.World, Buffers: p.Buffers, Ranks: make([]plan.RankPlan, len(p.Ranks))}
-	any := false
-	for rank := range p.Ranks {
-		for _, t := range p.Ranks[rank].Queues[plan.RoleCompute] {
-			t.Peer, t.Waits, t.Signals = rank, nil, nil
-			bare.Ranks[rank].Queues[plan.RoleCompute] = append(bare.Ranks[rank].Queues[plan.RoleCompute], t)
-			any = true
-		}
-	}
-	if !any {
-		return 0, nil
-	}
-	o.Epochs = 1
-	s, err := simulate(bare, o, [plan.NumRoles]int{plan.RoleCompute: o.Hardware.SMs})
-	if err != nil {
-		return 0, err
-	}
-	return s.over, nil
+	return s.result(workers), nil
 }
 
 type simulation struct {
@@ -82,8 +57,8 @@ type simulation struct {
 	net   network
 	round int
 
-	flags   []uint64        // by rank and flag
-	waiting map[int][]*task // by rank and flag: tasks that were claimed and lack it
+	flags   []uint64          // by rank and flag
+	waiting map[int][]pending // by rank and flag: waits of claimed tasks that lack it
 	ranks   []rankState
 	done    []*task // in the order in which they ended
 	over    Time    // when the last rank was
@@ -115,13 +90,24 @@ type task struct {
 	plan *plan.Task
 	cost cost
 
-	left    int64    // parts not claimed
-	undone  int64    // parts not done
-	unmet   int      // flags it lacks
-	blocked []waiter // workers that claimed a part and wait
-	after   *task    // what the first worker did before
-	by      *task    // who raised the last flag that it lacked
-	blocks  []Block
+	left   int64  // parts not claimed
+	undone int64  // parts not done
+	gates  []gate // by step; the first stands before the whole task
+	after  *task  // what the first worker did before
+	by     *task  // who raised the last flag that it waited for
+}
+
+// gate is where parts of a task wait for flags: before it begins, or before a step of its depth.
+type gate struct {
+	step   uint32
+	unmet  int      // flags that are lacking
+	parked []waiter // workers that wait for them
+}
+
+// pending is a wait of a task for a flag.
+type pending struct {
+	t    *task
+	wait *plan.Wait
 }
 
 // workers is some of a rank's, numbered through all roles: those from lo up to hi.
@@ -165,7 +151,7 @@ func (s *simulation) after(d Time, do func()) {
 func simulate(p *plan.Plan, o Options, split [plan.NumRoles]int) (*simulation, error) {
 	s := &simulation{
 		p: p, o: o, hw: &o.Hardware, flags: make([]uint64, len(p.Ranks)*len(p.Flags)),
-		waiting: make(map[int][]*task), ranks: make([]rankState, len(p.Ranks)),
+		waiting: make(map[int][]pending), ranks: make([]rankState, len(p.Ranks)),
 	}
 	for node, ppn := range p.World.PPN {
 		for range ppn {
@@ -253,11 +239,7 @@ func (s *simulation) claim(c *crew, free workers, after *task) {
 		if t.left == 0 {
 			c.next, c.current = c.next+1, nil
 		}
-		if t.unmet > 0 {
-			t.blocked = append(t.blocked, waiter{some, s.now})
-		} else {
-			s.work(t, some)
-		}
+		s.pass(t, 0, some)
 	}
 }
 
@@ -270,14 +252,26 @@ func (s *simulation) open(c *crew, after *task) *task {
 	t.cost = s.cost(t.plan, t.Rank, c.workers.n())
 	t.Bytes = t.cost.bytes
 	t.left, t.undone = t.cost.parts, t.cost.parts
-	for _, w := range t.plan.Waits {
+	t.gates = []gate{{}}
+	for i := range t.plan.Waits {
+		w := &t.plan.Waits[i]
+		g := t.gate(w.Step)
 		key := t.Rank*len(s.p.Flags) + int(w.Flag)
 		if s.flags[key] < w.Target(c.rank.epoch) {
-			t.unmet++
-			s.waiting[key] = append(s.waiting[key], t)
+			g.unmet++
+			s.waiting[key] = append(s.waiting[key], pending{t, w})
 		}
 	}
 	return t
+}
+
+// gate is the task's gate before a step, new if there was none.
+func (t *task) gate(step uint32) *gate {
+	at, found := slices.BinarySearchFunc(t.gates, step, func(g gate, step uint32) int { return cmp.Compare(g.step, step) })
+	if !found {
+		t.gates = slices.Insert(t.gates, at, gate{step: step})
+	}
+	return &t.gates[at]
 }
 
 // raise lifts a flag and lets those go on who waited for it.
@@ -288,44 +282,72 @@ func (s *simulation) raise(to plan.Signal, epoch uint64, by *task) {
 	} else {
 		s.flags[key]++
 	}
-	waiters := s.waiting[key]
-	if len(waiters) == 0 {
+	list := s.waiting[key]
+	if len(list) == 0 {
 		return
 	}
-	var ready []*task
-	s.waiting[key] = slices.DeleteFunc(waiters, func(t *task) bool {
-		at := slices.IndexFunc(t.plan.Waits, func(w plan.Wait) bool { return w.Flag == to.Flag })
-		if s.flags[key] < t.plan.Waits[at].Target(uint64(t.Epoch)) {
+	var met []pending
+	s.waiting[key] = slices.DeleteFunc(list, func(p pending) bool {
+		if s.flags[key] < p.wait.Target(uint64(p.t.Epoch)) {
 			return false
 		}
-		if t.unmet--; t.unmet == 0 {
-			t.by, t.Waited, t.For = by, true, to.Flag
-			ready = append(ready, t)
-		}
+		met = append(met, p)
 		return true
 	})
-	for _, t := range ready {
-		for _, w := range t.blocked {
-			t.block(w.since, s.now, w.workers, true)
-			s.work(t, w.workers)
+	for _, p := range met {
+		t, g := p.t, p.t.gate(p.wait.Step)
+		if g.unmet--; g.unmet > 0 || len(g.parked) == 0 {
+			continue
 		}
-		t.blocked = nil
+		parked := g.parked
+		g.parked = nil
+		at := slices.IndexFunc(t.gates, func(o gate) bool { return o.step == g.step })
+		for _, w := range parked {
+			if s.now > w.since {
+				t.by, t.Waited, t.For = by, true, to.Flag
+			}
+			t.block(w.since, s.now, w.workers, true)
+			s.pass(t, at, w.workers)
+		}
 	}
+}
+
+// pass takes workers through a gate of a task and on to the next, or lets them wait there.
+func (s *simulation) pass(t *task, at int, w workers) {
+	g := &t.gates[at]
+	if g.unmet > 0 {
+		g.parked = append(g.parked, waiter{w, s.now})
+		return
+	}
+	if t.Begun < 0 {
+		t.Begun = s.now
+	}
+	if at == len(t.gates)-1 {
+		s.work(t, w, 1-t.share(g.step))
+		return
+	}
+	begun := s.now
+	part := t.share(t.gates[at+1].step) - t.share(g.step)
+	s.after(Time(float64(s.slowed(t, t.cost.each))*part), func() {
+		t.block(begun, s.now, w, false)
+		s.pass(t, at+1, w)
+	})
+}
+
+// share is the part of the depth that lies before a step.
+func (t *task) share(step uint32) float64 {
+	return float64(step) / float64(max(1, t.plan.Steps))
 }
 
 // block notes what workers did.
 func (t *task) block(from, to Time, w workers, waited bool) {
 	if to > from {
-		t.blocks = append(t.blocks, Block{From: from, To: to, First: w.lo, Last: w.hi - 1, Waited: waited})
+		t.Blocks = append(t.Blocks, Block{From: from, To: to, First: w.lo, Last: w.hi - 1, Waited: waited})
 	}
 }
 
-// work does a part of a task for each of some workers. Its flags are there.
-func (s *simulation) work(t *task, w workers) {
-	if t.Begun < 0 {
-		t.Begun = s.now
-		t.Waited = t.Waited && t.Begun > t.Claimed
-	}
+// work does what is left of a part of a task for each of some workers: a share of it. All its flags are there.
+func (s *simulation) work(t *task, w workers, share float64) {
 	c := &t.cost
 	begun := s.now
 	finish := func() {
@@ -333,7 +355,7 @@ func (s *simulation) work(t *task, w workers) {
 		s.finish(t, w)
 	}
 	if c.links == nil {
-		s.after(c.before+s.slowed(t, c.each), finish)
+		s.after(c.before+Time(float64(s.slowed(t, c.each))*share), finish)
 		return
 	}
 	bytes := math.Ceil(float64(c.bytes) * float64(w.n()) / float64(c.parts))
@@ -352,7 +374,7 @@ func (s *simulation) work(t *task, w workers) {
 			finish()
 		}
 	}
-	s.after(c.before+s.slowed(t, c.each), part)
+	s.after(c.before+Time(float64(s.slowed(t, c.each))*share), part)
 	s.after(c.before, func() {
 		s.move(t, +1)
 		s.net.start(bytes, limit, c.links, func() {
@@ -418,7 +440,7 @@ func (s *simulation) stuck() error {
 		}
 		for key := rank * len(s.p.Flags); key < (rank+1)*len(s.p.Flags); key++ {
 			if list := s.waiting[key]; len(list) > 0 {
-				t := list[0]
+				t := list[0].t
 				return fmt.Errorf("rank %d %v task %d waits forever for %q in call %d; %s should have raised it",
 					rank, t.Role, t.Index, s.p.Flags[key%len(s.p.Flags)].Name, t.Epoch, s.p.Owes(rank, plan.FlagID(key%len(s.p.Flags))))
 			}
