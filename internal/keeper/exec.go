@@ -52,6 +52,9 @@ func resolve(r wireRank) (path string, fail *execError) {
 			d = "."
 		}
 		path := filepath.Join(d, name)
+		if _, err := os.Stat(inDir(dir, path)); err != nil {
+			continue // not there, or in a folder that this user may not search: as a shell does
+		}
 		switch err := executable(inDir(dir, path)); {
 		case err == nil:
 			if !filepath.IsAbs(path) {
