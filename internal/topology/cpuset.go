@@ -39,7 +39,7 @@ func ParseCPUList(s string) (CPUSet, error) {
 
 // ParseCPUMask reads a mask of 32-bit groups, most significant first: "00000000,0000ffff". A group
 // may be written with 0x and may be empty (hwloc). short reports
-// groups that are not 8 digits: in NCCL's files, a lost digit. (The kernel's first group may be short.)
+// groups, other than the first, that are not 8 digits: one was lost.
 func ParseCPUMask(s string) (set CPUSet, short bool, err error) {
 	groups := strings.Split(strings.TrimSpace(s), ",")
 	for i, g := range groups {
@@ -53,7 +53,7 @@ func ParseCPUMask(s string) (set CPUSet, short bool, err error) {
 		if perr != nil || base >= maxCPU {
 			return nil, false, fmt.Errorf("%q in %q is not a hexadecimal group of a CPU mask", g, s)
 		}
-		if len(groups) > 1 && (v > 0xffffffff || len(digits) < 8 && !strings.HasPrefix(strings.ToLower(g), "0x")) {
+		if len(groups) > 1 && (v > 0xffffffff || i > 0 && len(digits) < 8 && !strings.HasPrefix(strings.ToLower(g), "0x")) {
 			short = true
 		}
 		for b := range 64 {

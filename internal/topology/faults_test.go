@@ -530,6 +530,9 @@ func TestT44WrongMasks(t *testing.T) {
 	if n := load(t, "nccl-xml/oci-a100-b4-flattened.xml"); !hasNote(n, "a digit was lost") {
 		t.Errorf("a lost digit: %v", n.Notes)
 	}
+	if n := parseOne(t, "f", strings.Replace(small, `affinity="0000ffff"`, `affinity="0000,00000000,0000ffff"`, 1)); n.NUMA[0].CPUs != "0-15" {
+		t.Errorf("a short first group alone is no fault: %+v", n.Notes)
+	}
 	// Swapped masks look right alone; against the right file they differ.
 	right, swapped := NewEval(load(t, "nccl-xml/azure-ndv5.xml")), NewEval(load(t, "nccl-xml/azure-ndv5-superbench.xml"))
 	diffs := Diff(right, swapped)

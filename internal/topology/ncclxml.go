@@ -13,14 +13,21 @@ type ncclReader struct {
 	hosts map[string]*Node
 	node  *Node
 	lines map[*Node]map[string]int // first line of each bus id
+	masks map[*Node][]mask
 	// unclassed are devices of which the file says neither class nor what they are.
 	unclassed map[*Node][]string
+}
+
+// mask is an affinity as it stands in the file.
+type mask struct {
+	numa, line, groups, first int // first: digits of the first group
+	text                      string
 }
 
 // parseNCCL reads a topology as NCCL (or RCCL) dumps it or reads it from NCCL_TOPO_FILE. Several
 // hosts in one file (host_hash) become several nodes.
 func parseNCCL(file string, root *element) ([]*Node, error) {
-	r := &ncclReader{file: file, hosts: map[string]*Node{}, lines: map[*Node]map[string]int{}, unclassed: map[*Node][]string{}}
+	r := &ncclReader{file: file, hosts: map[string]*Node{}, lines: map[*Node]map[string]int{}, masks: map[*Node][]mask{}, unclassed: map[*Node][]string{}}
 	for _, cpu := range root.children {
 		if cpu.name != "cpu" {
 			return nil, r.fail(cpu, "<%s> below <system>: a NCCL topology has <cpu> there; this is another program's format", cpu.name)
@@ -69,15 +76,17 @@ func (r *ncclReader) cpu(e *element) error {
 	if id >= 0 {
 		numa := NUMANode{ID: id, HasCPU: true, Vendor: e.attrs["vendor"], Arch: e.attrs["arch"],
 			Family: e.num("familyid", 0), Model: e.num("modelid", 0), Prov: prov}
-		if mask := e.attrs["affinity"]; mask != "" {
-			set, short, err := ParseCPUMask(mask)
+		if affinity := strings.TrimSpace(e.attrs["affinity"]); affinity != "" {
+			set, short, err := ParseCPUMask(affinity)
 			switch {
 			case err != nil:
 				n.note(r.at(e), "affinity of NUMA node %d left out: %v", id, err)
 			case short:
-				n.note(r.at(e), "affinity %q of NUMA node %d has a group that is not 8 digits: a digit was lost, do not bind by it", mask, id)
+				n.note(r.at(e), "affinity %q of NUMA node %d has a group that is not 8 digits: a digit was lost, do not bind by it", affinity, id)
 			default:
 				numa.CPUs = set.String()
+				first, rest, _ := strings.Cut(affinity, ",")
+				r.masks[n] = append(r.masks[n], mask{id, e.line, strings.Count(rest, ",") + 1, len(first), affinity})
 			}
 		}
 		n.NUMA = append(n.NUMA, numa)
@@ -286,6 +295,7 @@ func (r *ncclReader) finish(n *Node) {
 	if list := r.unclassed[n]; len(list) > 0 {
 		n.note(r.file, "%d devices without class, vendor or content (%s): the file does not say which are GPUs and which NICs; merge it with the live machine", len(list), strings.Join(list[:min(8, len(list))], " "))
 	}
+	r.oddMasks(n)
 	sets := make([]CPUSet, len(n.NUMA))
 	for i := range n.NUMA {
 		sets[i], _ = ParseCPUList(n.NUMA[i].CPUs)
@@ -301,6 +311,26 @@ func (r *ncclReader) finish(n *Node) {
 			if l.Peer == PeerSwitch && l.Target != "" && !seen[l.Target] {
 				seen[l.Target] = true
 				n.NVSwitches = append(n.NVSwitches, NVSwitch{ID: l.Target, Visible: !strings.Contains(l.Target, "ffff:ff")})
+			}
+		}
+	}
+}
+
+// oddMasks drops masks whose first group is shorter than that of the others: a digit was lost. Where
+// all are short alike, the machine has no more CPUs.
+func (r *ncclReader) oddMasks(n *Node) {
+	longest := map[int]int{}
+	for _, m := range r.masks[n] {
+		longest[m.groups] = max(longest[m.groups], m.first)
+	}
+	for _, m := range r.masks[n] {
+		if m.first == longest[m.groups] {
+			continue
+		}
+		n.note(fmt.Sprintf("%s:%d", r.file, m.line), "affinity %q of NUMA node %d starts with %d digits, the others with %d: a digit was lost, do not bind by it", m.text, m.numa, m.first, longest[m.groups])
+		for i := range n.NUMA {
+			if n.NUMA[i].ID == m.numa {
+				n.NUMA[i].CPUs = ""
 			}
 		}
 	}

@@ -83,8 +83,8 @@ func (e *Eval) thin(c *NIC) bool {
 		return true
 	}
 	gbs := d.GBs
-	if gbs == 0 && d.MaxSpeed > 0 && d.MaxWidth > 0 {
-		gbs = d.MaxSpeed * float64(d.MaxWidth) / 8
+	if speed, width := max(d.Speed, d.MaxSpeed), max(d.Width, d.MaxWidth); gbs == 0 {
+		gbs = speed * float64(width) / 8
 	}
 	return gbs > 0 && gbs < 8
 }
