@@ -1,12 +1,14 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/mkrun/mkrun/internal/plan"
 )
@@ -203,12 +205,15 @@ func checkSpans(t *testing.T, p *plan.Plan, r *Result) {
 			}
 			for n := b.First; n <= b.Last; n++ {
 				w := worker{s.Rank, n}
-				for _, o := range busy[w] {
-					if b.From < o.To && o.From < b.To {
-						t.Errorf("worker %d of rank %d does two things at once: %+v and %+v", n, s.Rank, o, b)
-					}
-				}
 				busy[w] = append(busy[w], b)
+			}
+		}
+	}
+	for w, blocks := range busy {
+		slices.SortFunc(blocks, func(a, b Block) int { return cmp.Compare(a.From, b.From) })
+		for i := 1; i < len(blocks); i++ {
+			if blocks[i].From < blocks[i-1].To {
+				t.Errorf("worker %+v does two things at once: %+v and %+v", w, blocks[i-1], blocks[i])
 			}
 		}
 	}
@@ -227,7 +232,7 @@ func TestEqualRunsAreEqual(t *testing.T) {
 	p := gemmRS(t, 2, 3, 2)
 	first := run(t, p, h, 3000, 1000, 512)
 	for range 3 {
-		if diff := cmp.Diff(first, run(t, p, h, 3000, 1000, 512)); diff != "" {
+		if diff := gocmp.Diff(first, run(t, p, h, 3000, 1000, 512)); diff != "" {
 			t.Fatalf("two runs differ:\n%s", diff)
 		}
 	}
@@ -381,24 +386,58 @@ func TestGateInsideAProduct(t *testing.T) {
 		p.Ranks[1].Queues[plan.RoleCompute] = []plan.Task{product}
 		return p
 	}
+	const m, n, k = 128 * 31, 256 * 4, 8192  // fits the SMs that the copies leave: one tile each
+	for _, faster := range []float64{1, 4} { // the second half comes after the first is multiplied, or before
+		h := ideal(t)
+		h.SMs = 132
+		h.LinkGBs *= faster
+		half := float64(2*m*k) / 2 / (linkRate * faster)
+		tile := 2 * 128 * 256 * k / (matrixRate / 132)
+		for _, tt := range []struct {
+			gated bool
+			want  float64
+		}{{false, 2*half + tile}, {true, max(half+tile/2, 2*half) + tile/2}} {
+			p := halves(tt.gated)
+			r := run(t, p, h, m, n, k)
+			if got := r.Total.Seconds(); math.Abs(got-tt.want) > 1e-9 {
+				t.Errorf("gated %v, links %v times as fast: %v, want %v", tt.gated, faster, r.Total, seconds(tt.want))
+			}
+			checkSpans(t, p, r)
+			last, by := r.Spans[len(r.Spans)-1], 1
+			if tt.gated && half < tile/2 {
+				by = 0 // the gate was open when the product came to it
+			}
+			if r.Spans[last.By].Index != by {
+				t.Errorf("gated %v, links %v times as fast: the product is said to have waited for %+v", tt.gated, faster, r.Spans[last.By])
+			}
+		}
+	}
+}
+
+// Each cost shows in the time of a call that it is part of.
+func TestCostsShow(t *testing.T) {
+	p := agGemm(t, 2, 2, 1)
+	plain := run(t, p, ideal(t), 512, 512, 512)
+	for name, change := range map[string]func(*Hardware){
+		"Launch":    func(h *Hardware) { h.Launch = Millisecond },
+		"TileCost":  func(h *Hardware) { h.TileCost = Millisecond },
+		"TaskCost":  func(h *Hardware) { h.TaskCost = Millisecond },
+		"SendCost":  func(h *Hardware) { h.SendCost = Millisecond },
+		"PeerFlag":  func(h *Hardware) { h.PeerFlag = Millisecond },
+		"NICFlag":   func(h *Hardware) { h.NICFlag = Millisecond },
+		"LocalFlag": func(h *Hardware) { h.LocalFlag = Millisecond },
+	} {
+		h := ideal(t)
+		change(&h)
+		if r := run(t, p, h, 512, 512, 512); r.Call < Millisecond || plain.Call >= Millisecond {
+			t.Errorf("with %s of 1 ms a call takes %v, without %v", name, r.Call, plain.Call)
+		}
+	}
 	h := ideal(t)
-	h.SMs = 132
-	const m, n, k = 128 * 31, 256 * 4, 8192 // fits the SMs that the copies leave: one tile each
-	half := float64(2*m*k) / 2 / linkRate
-	tile := 2 * 128 * 256 * k / (matrixRate / 132)
-	for _, tt := range []struct {
-		gated bool
-		want  float64
-	}{{false, 2*half + tile}, {true, max(half+tile/2, 2*half) + tile/2}} {
-		p := halves(tt.gated)
-		r := run(t, p, h, m, n, k)
-		if got := r.Total.Seconds(); math.Abs(got-tt.want) > 1e-9 {
-			t.Errorf("gated %v: %v, want %v", tt.gated, r.Total, seconds(tt.want))
-		}
-		checkSpans(t, p, r)
-		if last := r.Spans[len(r.Spans)-1]; r.Spans[last.By].Index != 1 {
-			t.Errorf("gated %v: the product is said to have waited for %+v", tt.gated, r.Spans[last.By])
-		}
+	h.CopySlowdown = 2
+	p = agGemm(t, 1, 2, 8)
+	if fast, slow := run(t, p, ideal(t), 8192, 512, 8192), run(t, p, h, 8192, 512, 8192); slow.Call <= fast.Call {
+		t.Errorf("products that copies slow down take %v, others %v", slow.Call, fast.Call)
 	}
 }
 

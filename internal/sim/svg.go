@@ -226,7 +226,7 @@ func (d *drawing) lanes() {
 		d.f(`<rect x="52" y="%.1f" width="9" height="%.1f" fill="%s"/>`+"\n", top, bottom-top, d.colour(rank))
 		d.text(66, (top+bottom)/2+4, 11, "start", "#111", "", fmt.Sprintf("rank %d", rank))
 		for i, role := range d.roles {
-			d.f(`<rect x="%d" y="%.1f" width="%d" height="%.1f" fill="#f0f1f4"/>`+"\n", plotLeft, d.top[rank][i], plotRight-plotLeft, d.height(role))
+			d.f(`<rect class="lane" x="%d" y="%.1f" width="%d" height="%.1f" fill="#f0f1f4"/>`+"\n", plotLeft, d.top[rank][i], plotRight-plotLeft, d.height(role))
 			d.lane(rank, role, d.top[rank][i])
 		}
 	}
@@ -238,11 +238,8 @@ func (d *drawing) lane(rank int, role plan.Role, y float64) {
 	first, count := d.workers(role)
 	each := d.height(role) / float64(count)
 	var waits strings.Builder
-	for i := range d.r.Spans {
+	for i := d.from(rank, role); i < len(d.r.Spans) && d.r.Spans[i].Rank == rank && d.r.Spans[i].Role == role; i++ {
 		s := &d.r.Spans[i]
-		if s.Rank != rank || s.Role != role {
-			continue
-		}
 		var work strings.Builder
 		for _, b := range s.Blocks {
 			from, width := d.x(b.From), d.x(b.To)-d.x(b.From)
@@ -261,6 +258,14 @@ func (d *drawing) lane(rank int, role plan.Role, y float64) {
 	if waits.Len() > 0 {
 		d.f(`<path class="wait" fill="url(#wait)" d="%s"/>`+"\n", waits.String())
 	}
+}
+
+// from is the index of the first span of a role of a rank: they are sorted.
+func (d *drawing) from(rank int, role plan.Role) int {
+	i, _ := slices.BinarySearchFunc(d.r.Spans, Span{Rank: rank, Role: role}, func(a, b Span) int {
+		return cmp.Or(cmp.Compare(a.Rank, b.Rank), cmp.Compare(a.Role, b.Role), cmp.Compare(a.Epoch, b.Epoch))
+	})
+	return i
 }
 
 // box adds a rectangle to the data of a path.

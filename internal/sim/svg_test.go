@@ -72,7 +72,7 @@ func parse(t *testing.T, svg []byte) *picture {
 			case "rect":
 				if !inDefs && attr(e, "x") != "" {
 					x := number(e, "x")
-					p.rects = append(p.rects, rectangle{"rect", x, number(e, "y"), x + number(e, "width"), number(e, "y") + number(e, "height")})
+					p.rects = append(p.rects, rectangle{attr(e, "class"), x, number(e, "y"), x + number(e, "width"), number(e, "y") + number(e, "height")})
 				}
 			case "path":
 				switch class := attr(e, "class"); class {
@@ -137,7 +137,7 @@ func TestPicture(t *testing.T) {
 		{uneven, plan.Shape{M: 3000, N: 4096, K: 1024}},
 		{agGemm(t, 1, 2, 4), plan.Shape{M: 8192, N: 1024, K: 8192}},
 		{agGemm(t, 1, 1, 1), plan.Shape{M: 1, N: 1, K: 8}},
-		{agGemm(t, 5, 8, 1), plan.Shape{M: 131072, N: 128, K: 131072}},
+		{agGemm(t, 5, 8, 1), plan.Shape{M: 16384, N: 128, K: 1024}},
 	} {
 		t.Run(fmt.Sprintf("%s on %v", tt.plan.Operator, tt.plan.World), func(t *testing.T) {
 			r := run(t, tt.plan, h, tt.shape.M, tt.shape.N, tt.shape.K)
@@ -152,6 +152,11 @@ func TestPicture(t *testing.T) {
 			for i, a := range p.texts {
 				if a.x0 < 0 || a.y0 < 0 || a.x1 > p.width || a.y1 > p.height {
 					t.Errorf("%q leaves the page: %+v", a.what, a)
+				}
+				for _, b := range p.rects {
+					if b.what == "lane" && a.x0 < b.x1 && b.x0 < a.x1 && a.y0 < b.y1 && b.y0 < a.y1 {
+						t.Errorf("%q is written over a lane", a.what)
+					}
 				}
 				for _, b := range p.texts[:i] {
 					if a.x0 < b.x1 && b.x0 < a.x1 && a.y0 < b.y1 && b.y0 < a.y1 {
