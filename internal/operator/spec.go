@@ -99,7 +99,7 @@ func (s RunSpec) Validate() error {
 	case s.Shape.K%8 != 0:
 		return fmt.Errorf("the depth K=%d is not a multiple of 8", s.Shape.K)
 	case k.sums && (overflows(s.Shape.M, int64(s.World.Size())) || overflows(s.Shape.N, int64(s.World.Size()))):
-		return fmt.Errorf("M=%d N=%d on %d ranks: the ranks' operands have more rows than 64-bit sizes can count", s.Shape.M, s.Shape.N, s.World.Size())
+		return fmt.Errorf("shape M=%d N=%d on %d ranks: the ranks' operands have more rows than 64-bit sizes can count", s.Shape.M, s.Shape.N, s.World.Size())
 	case overflows(s.Shape.M, s.Shape.K) || overflows(s.Shape.N, s.Shape.K) || overflows(s.Shape.M, s.Shape.N):
 		return fmt.Errorf("shape M=%d N=%d K=%d: a matrix of it has more bytes than 64-bit sizes can count", s.Shape.M, s.Shape.N, s.Shape.K)
 	case s.Chunks < 1:

@@ -180,6 +180,60 @@ func TestOneLostElementFails(t *testing.T) {
 	}
 }
 
+// Sums tolerate the rounding of their parts, and nothing else: not one rank's product left out or added twice, not an
+// element of the wrong sign, not one tile of another rank's rows.
+func TestFaultsOfSumsFail(t *testing.T) {
+	const size = 16
+	spec := RunSpec{Operator: "gemm_ar", Algorithm: "two-shot", Shape: plan.Shape{M: 96, N: 72, K: 32}, World: plan.Uniform(2, size/2), Seed: 9}
+	m, n := spec.Shape.M, spec.Shape.N
+	for _, dt := range []engine.DType{engine.BF16, engine.FP16} {
+		spec.DType = dt
+		ref := &productSum{data: data{spec: spec}}
+		want := make([]float32, m*n)
+		ref.rows(0, m, want)
+		one := make([]float32, m*n) // the product of rank 0
+		alone := spec
+		alone.World = plan.Uniform(1, 1)
+		(&productSum{data: data{spec: alone}}).rows(0, m, one)
+		k, err := lookup(spec.Operator)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, c := range map[string]struct {
+			edit  func(c []float32)
+			fails bool
+		}{
+			"right":          {func([]float32) {}, false},
+			"rank left out":  {func(c []float32) { add(c, one, -1) }, true},
+			"rank twice":     {func(c []float32) { add(c, one, 1) }, true},
+			"a tile left":    {func(c []float32) { add(c[:8*n], one[:8*n], -1) }, true},
+			"swapped rows":   {func(c []float32) { swapRows(c, n, 3, 4) }, true},
+			"all zero":       {func(c []float32) { clear(c) }, true},
+			"a wrong number": {func(c []float32) { c[5] += 64 }, true},
+		} {
+			c0 := slices.Clone(want)
+			c.edit(c0)
+			got := make([]uint16, len(c0))
+			dt.Narrow(got, c0)
+			if v := judge(dt, got, m, n, k.expected(spec), ref); (v.failure() != "") != c.fails {
+				t.Errorf("%v, %s: %+v", dt, name, v)
+			}
+		}
+	}
+}
+
+func add(c, other []float32, times float32) {
+	for i := range other {
+		c[i] += times * other[i]
+	}
+}
+
+func swapRows(c []float32, n, i, j int64) {
+	for k := range n {
+		c[i*n+k], c[j*n+k] = c[j*n+k], c[i*n+k]
+	}
+}
+
 func TestMerge(t *testing.T) {
 	spec := testSpec(plan.Shape{M: 8, N: 4, K: 8}, 2, 1)
 	spec.Iters = 3

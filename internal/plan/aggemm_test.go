@@ -55,14 +55,18 @@ func BenchmarkVerify(b *testing.B) {
 
 // Worlds of up to 64 nodes with 1 to 8 ranks each, all different.
 func BenchmarkVerifyUneven(b *testing.B) {
-	rng := rand.New(rand.NewPCG(7, 7))
-	for b.Loop() {
-		w := World{PPN: make([]int, 1+rng.IntN(64))}
-		for i := range w.PPN {
-			w.PPN[i] = 1 + rng.IntN(8)
-		}
-		if err := Verify(mustAG(b, w, 1+rng.IntN(2))); err != nil {
-			b.Fatalf("%v: %v", w, err)
-		}
+	for _, m := range planMakers {
+		b.Run(m.name, func(b *testing.B) {
+			rng := rand.New(rand.NewPCG(7, 7))
+			for b.Loop() {
+				w := World{PPN: make([]int, 1+rng.IntN(64))}
+				for i := range w.PPN {
+					w.PPN[i] = 1 + rng.IntN(8)
+				}
+				if err := Verify(m.must(b, w, 1+rng.IntN(2))); err != nil {
+					b.Fatalf("%v: %v", w, err)
+				}
+			}
+		})
 	}
 }

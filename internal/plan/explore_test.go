@@ -251,8 +251,15 @@ func (e *explorer) step(s *exState) ([]*exState, error) {
 				return nil, err
 			}
 			next = append(next, n)
+		case 2:
+		case 1:
+			n := s.clone()
+			if err := e.end(n, id); err != nil {
+				return nil, err
+			}
+			next = append(next, n)
 		default:
-			if step := s.status[id] - 3; s.status[id] > 2 && e.satisfied(s, x, uint32(step)) {
+			if step := s.status[id] - 3; e.satisfied(s, x, uint32(step)) {
 				n := s.clone()
 				if err := e.read(n, id, x.parts[step]); err != nil {
 					return nil, err
@@ -265,13 +272,6 @@ func (e *explorer) step(s *exState) ([]*exState, error) {
 				}
 				next = append(next, n)
 			}
-		case 2:
-		case 1:
-			n := s.clone()
-			if err := e.end(n, id); err != nil {
-				return nil, err
-			}
-			next = append(next, n)
 		}
 	}
 	return next, nil
@@ -297,12 +297,9 @@ func common(a, b []int) bool {
 // begin checks that nobody uses what the task writes, nor writes what it reads, and that its sources are right.
 func (e *explorer) begin(s *exState, id int) error {
 	x := &e.tasks[id]
-	if x.parts != nil {
+	if len(x.parts) > 1 {
 		s.status[id] = 4
-		if err := e.read(s, id, x.parts[0]); err != nil {
-			return err
-		}
-		return nil
+		return e.read(s, id, x.parts[0])
 	}
 	s.status[id] = 1
 	if err := e.read(s, id, x.reads); err != nil {

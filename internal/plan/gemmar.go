@@ -104,7 +104,7 @@ func (m *scatter) settle(rank int, arrived FlagID) {
 // exchange makes the one-shot plan.
 type exchange struct {
 	maker
-	slots, sum, nodes                                        BufferID
+	slots, nodes                                             BufferID
 	partials, computed, free, summed, crossed, added, credit FlagID
 }
 
