@@ -15,6 +15,7 @@
 # DIR/HOST/bin is in the PATH of commands that come over ssh; DIR/HOST/home is their HOME. DIR/disk is another folder on
 # each host (DIR/HOST/disk, seen from outside); all else is shared. DIR/ssh_config is for `ssh -F`.
 set -euo pipefail
+readonly CALLER_PATH=$PATH
 PATH=$PATH:/usr/sbin:/sbin
 
 readonly NET=10.77.23 # hosts are .1 to .N
@@ -34,8 +35,8 @@ on() {
   shift
   # shellcheck disable=SC2016 # expanded by the inner shell
   exec ip netns exec "$(ns "$host")" unshare --uts sh -c \
-    'hostname "$1" && mount --bind "$2/hosts" /etc/hosts && mount --bind "$2/$1/disk" "$2/disk" && shift 2 && exec "$@"' \
-    sh "$host" "$DIR" "$@"
+    'hostname "$1" && mount --bind "$2/hosts" /etc/hosts && mount --bind "$2/$1/disk" "$2/disk" && PATH=$3 && shift 3 && exec "$@"' \
+    sh "$host" "$DIR" "$CALLER_PATH" "$@"
 }
 
 start_sshd() {

@@ -20,7 +20,7 @@ func dryRun(w io.Writer, job *launch.Job) error {
 	fmt.Fprintln(tw, "RANK\tNODE\tHOST\tADDRESS\tLOCAL RANK")
 	for rank := range job.World.Size() {
 		node, local := job.World.Place(rank)
-		fmt.Fprintf(tw, "%d\t%d\t%s\t%s\t%d\n", rank, node, job.Hosts[node].Name, job.Hosts[node].Address, local)
+		fmt.Fprintf(tw, "%d\t%d\t%s\t%s\t%d\n", job.Number(rank), node, job.Hosts[node].Name, job.Hosts[node].Address, local)
 	}
 	fmt.Fprintln(tw, "\nENVIRONMENT\tOF RANK 0\tMEANING")
 	for _, v := range job.RankVariables(0, 0) {
@@ -32,7 +32,26 @@ func dryRun(w io.Writer, job *launch.Job) error {
 	if err := tw.Flush(); err != nil {
 		return fmt.Errorf("writing the dry run: %w", err)
 	}
-	fmt.Fprintf(&b, "and %d variables of this environment; not passed on: what other launchers set\n", len(job.Env))
+	if job.Remote() {
+		names := make([]string, 0, len(job.Env))
+		for _, kv := range job.Env {
+			name, _, _ := strings.Cut(kv, "=")
+			names = append(names, name)
+		}
+		fmt.Fprintf(&b, "over the environment of each host, and of this one's: %s (more with -x)\n", strings.Join(names, " "))
+	} else {
+		fmt.Fprintf(&b, "and %d variables of this environment; not passed on: what other launchers set\n", len(job.Env))
+	}
+	if job.Remote() {
+		b.WriteString("\nagents are started by\n")
+		for node, h := range job.Hosts {
+			if command := job.AgentCommand(node); command != nil {
+				fmt.Fprintf(&b, "  %s\n", quoted(command))
+			} else {
+				fmt.Fprintf(&b, "  a child of this process, for %s\n", h.Name)
+			}
+		}
+	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }

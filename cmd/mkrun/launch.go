@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/mkrun/mkrun/internal/hosts"
 	"github.com/mkrun/mkrun/internal/launch"
 	"github.com/mkrun/mkrun/internal/plan"
 	"github.com/mkrun/mkrun/internal/stdio"
@@ -29,6 +31,10 @@ type launchFlags struct {
 	grace        time.Duration
 
 	dir        string
+	env        launch.EnvOptions
+	outputDir  string
+	onlyRank   string
+	shown      map[int]bool // what onlyRank says; nil: all
 	tag        string
 	timestamps bool
 	dryRun     bool
@@ -115,6 +121,10 @@ The first failure ends the job with one message. Exit status: 0; the first faili
 	fs.DurationVar(&f.abortGrace, "abort-grace", launch.DefaultAbortGrace, "between SIGTERM and SIGKILL for the ranks left when one has failed")
 	fs.DurationVar(&f.grace, "grace", launch.DefaultGrace, "between your signal (Ctrl-C) and SIGKILL")
 	fs.StringVar(&f.dir, "wdir", "", "working directory of the ranks (default: this one)")
+	fs.StringArrayVarP(&f.env.Names, "env", "x", nil, "variable for the ranks: NAME, NAME=value or PREFIX*; may be repeated")
+	fs.StringVar(&f.env.File, "env-file", "", "file with variables for the ranks, one NAME=value (or NAME) per line")
+	fs.StringVar(&f.outputDir, "output-dir", "", "also write rank-N.out and rank-N.err there, on the rank's own host")
+	fs.StringVar(&f.onlyRank, "only-rank", "", "show the output of these ranks only, as in 0,4-7")
 	fs.StringVar(&f.tag, "tag", "rank", "what is in front of the ranks' output lines: rank, host or none")
 	fs.BoolVar(&f.timestamps, "timestamps", false, "put the time at which a line was written in front of it")
 	fs.BoolVar(&f.dryRun, "dry-run", false, "show ranks, nodes, environment and plan, and start nothing")
@@ -170,11 +180,27 @@ func (f *launchFlags) job(ctx context.Context) (*launch.Job, error) {
 	if err != nil {
 		return nil, err
 	}
+	if dir, err = filepath.Abs(dir); err != nil {
+		return nil, fmt.Errorf("--wdir: %w", err)
+	}
 	job := &launch.Job{
-		ID: id, Dir: dir, Env: launch.BaseEnv(os.Environ()),
+		ID: id, Dir: dir,
 		Timeout: f.timeout, StartTimeout: f.startTimeout, AbortGrace: f.abortGrace, Grace: f.grace,
 	}
 	if err := f.hosts.place(ctx, &f.world, job); err != nil {
+		return nil, err
+	}
+	if f.onlyRank != "" {
+		if f.shown, err = hosts.ParseRanks(f.onlyRank, job.World.Size()); err != nil {
+			return nil, fmt.Errorf("--only-rank %w", err)
+		}
+	}
+	if f.outputDir != "" {
+		if job.OutputDir, err = filepath.Abs(f.outputDir); err != nil {
+			return nil, fmt.Errorf("--output-dir: %w", err)
+		}
+	}
+	if job.Env, err = launch.ForwardEnv(os.Environ(), f.env, !job.Remote()); err != nil {
 		return nil, err
 	}
 	return job, nil

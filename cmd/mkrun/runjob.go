@@ -26,13 +26,17 @@ func runJob(cmd *cobra.Command, f *launchFlags, job *launch.Job, tag stdio.Tag) 
 	if f.json {
 		stdout = cmd.ErrOrStderr()
 	}
-	hosts := make([]string, 0, len(job.Hosts))
+	names := make([]string, 0, len(job.Hosts))
 	for _, h := range job.Hosts {
-		hosts = append(hosts, h.Name)
+		names = append(names, h.Name)
 	}
 	level := slog.LevelWarn
 	if f.verbose {
 		level = slog.LevelDebug
+	}
+	var only func(int) bool
+	if f.shown != nil {
+		only = func(rank int) bool { return f.shown[rank] }
 	}
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT,
@@ -41,11 +45,11 @@ func runJob(cmd *cobra.Command, f *launchFlags, job *launch.Job, tag stdio.Tag) 
 	return launch.Run(cmd.Context(), job, launch.Options{
 		Mux: stdio.NewMux(stdio.MuxOptions{
 			Stdout: terminalOf(stdout), Stderr: terminalOf(cmd.ErrOrStderr()),
-			Tag: tag, Timestamps: f.timestamps, Ranks: job.World.Size(), Hosts: hosts,
+			Tag: tag, Timestamps: f.timestamps, Ranks: job.World.Size(), Hosts: names,
 		}),
 		Notices: cmd.ErrOrStderr(),
 		Log:     slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: level})),
-		Verbose: f.verbose,
+		Verbose: f.verbose, OnlyRanks: only,
 		Signals: signals,
 		Begin:   begin,
 	})

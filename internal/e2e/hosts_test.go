@@ -71,7 +71,7 @@ func TestLaunchFromAnotherHost(t *testing.T) {
 func TestP50P55NothingIsReadByAShell(t *testing.T) {
 	odd := []string{"a b", "", "$(touch /tmp/x)", "it's", `"`, `back\`, "64(x2)", "*", "ü\ttab", "a\nb", ";true", "-x", "~"}
 	t.Setenv("ODD", strings.Join(odd, "|"))
-	j := launch(t, append([]string{"-H", "h2", "--tag", "none", "--", "sh", "-c", `printf '<%s>' "$@" "$ODD"`, "sh"}, odd...)...)
+	j := launch(t, append([]string{"-H", "h2", "-x", "ODD", "--tag", "none", "--", "sh", "-c", `printf '<%s>' "$@" "$ODD"`, "sh"}, odd...)...)
 	j.want(t, 0)
 	want := "<" + strings.Join(odd, "><") + "><" + strings.Join(odd, "|") + ">"
 	if got := j.stdout.String(); strings.TrimSuffix(got, "\n") != want {
@@ -272,4 +272,87 @@ func TestUDPIsBlocked(t *testing.T) {
 	j.want(t, 125, "h4 (node 3): ")
 	nobody(t, cut, 5*time.Second, "h1", "h2", "h3")
 	nobody(t, cut, 6*time.Second, "h4")
+}
+
+// P56: what ranks have of the launcher's environment is what was asked for, over their own host's.
+func TestP56Environment(t *testing.T) {
+	t.Setenv("NCCL_E2E", "by default")
+	t.Setenv("E2E_ASKED", "for")
+	t.Setenv("E2E_NOT", "asked for")
+	t.Setenv("SLURM_JOB_ID", "7")
+	file := filepath.Join(t.TempDir(), "env")
+	if err := os.WriteFile(file, []byte("E2E_FILE= a 'b' \n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	j := launch(t, "-H", "h1,h2", "-x", "E2E_ASKED", "-x", "E2E_SET=1", "--env-file", file, "--only-rank", "1", "--tag", "none",
+		"--", "sh", "-c", `echo "$NCCL_E2E|$E2E_ASKED|$E2E_NOT|$E2E_SET|$E2E_FILE|$SLURM_JOB_ID|$HOME|$PATH"`)
+	j.want(t, 0)
+	want := "by default|for||1| a 'b' ||" + filepath.Join(bed.dir, "h2", "home") + "|" + os.Getenv("PATH")
+	if got := strings.TrimSuffix(j.stdout.String(), "\n"); got != want {
+		t.Errorf("rank 1 has %q, want %q", got, want)
+	}
+	launch(t, "-H", "h1,h2", "-x", "E2E_UNSET", "--", "true").want(t, 2, "E2E_UNSET is not set here")
+}
+
+// P47: each rank's output is in files on its own host, and comes here too.
+func TestP47OutputFilesOnEachHost(t *testing.T) {
+	out := filepath.Join(bed.dir, "disk", "out")
+	j := launch(t, "-H", "h[1-3]:4", "--output-dir", out, "--tag", "none", "--", "sh", "-c", "echo $RANK; echo err $RANK >&2")
+	j.want(t, 0)
+	if n := len(lines(j.stdout.String())); n != 12 {
+		t.Errorf("%d lines came, want 12", n)
+	}
+	for rank := range 12 {
+		base := filepath.Join(bed.dir, hosts[rank/4], "disk", "out", fmt.Sprintf("rank-%02d", rank))
+		stdout, err := os.ReadFile(base + ".out")
+		stderr, err2 := os.ReadFile(base + ".err")
+		if err != nil || err2 != nil || string(stdout) != fmt.Sprintln(rank) || string(stderr) != fmt.Sprintln("err", rank) {
+			t.Errorf("rank %d's files hold %q, %q (%v, %v)", rank, stdout, stderr, err, err2)
+		}
+	}
+}
+
+func TestOutputDirectoryThatCannotBeWritten(t *testing.T) {
+	out := filepath.Join(bed.dir, "disk", "closed")
+	if err := os.WriteFile(filepath.Join(bed.dir, "h3", "disk", "closed"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	j := launch(t, append([]string{"-H", all, "--output-dir", out}, sleeper...)...)
+	j.want(t, 125, "h3 (node 2): --output-dir: ", out)
+	nobody(t, time.Now(), time.Second)
+}
+
+// A full disk costs the file, not the job, and is said once.
+func TestOutputDiskIsFull(t *testing.T) {
+	out := filepath.Join(bed.dir, "disk", "full")
+	if err := os.Mkdir(filepath.Join(bed.dir, "h3", "disk", "full"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/dev/full", filepath.Join(bed.dir, "h3", "disk", "full", "rank-2.out")); err != nil {
+		t.Fatal(err)
+	}
+	j := launch(t, "-H", all, "--output-dir", out, "--tag", "none", "--", "sh", "-c", "for i in 1 2 3; do echo $RANK; sleep 0.3; done")
+	j.want(t, 0, "h3 (node 2): output file "+filepath.Join(out, "rank-2.out")+": no space left on device")
+	if n := strings.Count(j.stderr.String(), "no space left"); n != 1 {
+		t.Errorf("it was said %d times", n)
+	}
+	if n := len(lines(j.stdout.String())); n != 12 {
+		t.Errorf("%d lines came, want 12", n)
+	}
+}
+
+func TestDryRunShowsTheCommands(t *testing.T) {
+	j := launch(t, "-H", "h1,root@h2", "--dry-run", "--", "true")
+	j.want(t, 0)
+	for _, want := range []string{"a child of this process, for h1", "-o BatchMode=yes", "-- root@h2 \"mkrun agent\"", "10.77.23.2"} {
+		if !strings.Contains(j.stdout.String(), want) {
+			t.Errorf("the dry run lacks %q", want)
+		}
+	}
+}
+
+// P29: what does not fit is refused before anything starts.
+func TestP29NoRoom(t *testing.T) {
+	launch(t, "-H", "h1:2,h2:2", "-n", "5", "--", "true").want(t, 125, "-n 5: the 2 hosts have room for 4 ranks")
+	launch(t, "-H", "h1:2", "--ppn", "3", "--", "true").want(t, 125, "--ppn 3: h1 has 2 slots")
 }

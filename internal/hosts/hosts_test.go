@@ -435,3 +435,42 @@ func TestBatchSystems(t *testing.T) {
 		}
 	}
 }
+
+func TestParseRanks(t *testing.T) {
+	got, err := ParseRanks("0,2-3", 4)
+	if err != nil || len(got) != 3 || !got[0] || !got[2] || !got[3] {
+		t.Errorf("%v, %v", got, err)
+	}
+	for _, s := range []string{"", "4", "1-4", "-1", "a", "3-1", "0-99999999"} {
+		if got, err := ParseRanks(s, 4); err == nil {
+			t.Errorf("%q was accepted as %v", s, got)
+		}
+	}
+}
+
+func TestFromBatch(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "nodes")
+	if err := os.WriteFile(file, []byte("a\na\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		env  map[string]string
+		want string
+	}{
+		{map[string]string{"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "3(x2)"}, "n1:3 n2:3"},
+		{map[string]string{"SLURM_JOB_NODELIST": "n1"}, "n1"},
+		{map[string]string{"PBS_NODEFILE": file}, "a:2"},
+		{map[string]string{"LSB_DJOB_HOSTFILE": file}, "a:2"},
+		{map[string]string{}, "error"},
+		{map[string]string{"PBS_NODEFILE": file + "x"}, "error"},
+	} {
+		list, err := FromBatch(func(name string) (string, bool) { v, ok := tt.env[name]; return v, ok })
+		var words []string
+		for _, h := range list {
+			words = append(words, h.String())
+		}
+		if got := strings.Join(words, " "); (err != nil) != (tt.want == "error") || err == nil && got != tt.want {
+			t.Errorf("%v: %s, %v; want %s", tt.env, got, err, tt.want)
+		}
+	}
+}

@@ -161,3 +161,20 @@ func numberRanks(pool []Host, got []int, by MapBy) Placement {
 	}
 	return p
 }
+
+// ParseRanks reads a list of ranks such as 0,4-7 of a job with the given number of them.
+func ParseRanks(s string, size int) (map[int]bool, error) {
+	numbers, bad := expandNumbers(s, MaxRanks)
+	if bad != nil {
+		return nil, fmt.Errorf("%q: %w", s, bad)
+	}
+	ranks := make(map[int]bool, len(numbers))
+	for _, text := range numbers {
+		n, err := strconv.Atoi(text)
+		if err != nil || n >= size {
+			return nil, fmt.Errorf("%q: there is no rank %s, only 0 to %d", s, text, size-1)
+		}
+		ranks[n] = true
+	}
+	return ranks, nil
+}

@@ -75,6 +75,7 @@ type agent struct {
 	start       *pb.Start
 	group       *keeper.Group
 	serving     sync.WaitGroup // of the ranks' sockets
+	files       rankFiles      // their output, as well
 }
 
 // run is one agent's life. An error means that the node could not do its part.
@@ -217,6 +218,9 @@ func (a *agent) startRanks(ctx context.Context) error {
 	}
 	for _, r := range a.start.GetRanks() {
 		rank := keeper.RankSpec{Rank: int(r.GetRank()), LocalRank: int(r.GetLocalRank()), Argv: r.GetArgv(), Env: r.GetEnv(), Dir: r.GetDir()}
+		if a.cfg.InheritEnv {
+			rank.Env = overlay(BaseEnv(os.Environ()), rank.Env)
+		}
 		if r.GetSession() {
 			if rank.Argv[0] == Self {
 				rank.Argv[0] = self
@@ -232,9 +236,16 @@ func (a *agent) startRanks(ctx context.Context) error {
 		}
 		spec.Ranks = append(spec.Ranks, rank)
 	}
+	files, err := a.cfg.Output.open(spec.Ranks)
+	if err != nil {
+		closeAll()
+		return err
+	}
+	a.files = files
 	// The group outlives ctx: when the agent ends, endRanks sees to it.
 	if a.group, err = keeper.Start(context.WithoutCancel(ctx), spec, outputSink{a}); err != nil {
 		closeAll()
+		a.files.close()
 		return err
 	}
 	for rank, s := range sockets {
@@ -266,6 +277,7 @@ func (a *agent) endRanks(dismissed bool) {
 	if err := a.group.Wait(); err != nil {
 		a.log.Warn("ending the ranks", "error", err)
 	}
+	a.files.close()
 }
 
 // tell passes an event of the ranks on to the parent.
@@ -329,6 +341,10 @@ func freePort(ctx context.Context, address string) (int, error) {
 type outputSink struct{ a *agent }
 
 func (s outputSink) Output(rank int, stream stdio.Stream, data []byte, at time.Time) {
+	if err := s.a.files.write(rank, stream, data); err != nil {
+		s.a.send(context.Background(), &pb.FromAgent{Kind: &pb.FromAgent_Log{Log: &pb.AgentLog{
+			Level: levelNotice, Text: err.Error() + "; from here on the file lacks output"}}})
+	}
 	s.a.send(context.Background(), &pb.FromAgent{Kind: &pb.FromAgent_Output{Output: &pb.Output{
 		Rank: int32(rank), Stream: int32(stream), Data: data, UnixNs: at.UnixNano()}}})
 }

@@ -11,16 +11,18 @@ import (
 // AgentConfig is what an agent is told, over its stdin, by whoever starts it: first the job's secret,
 // then this as one line of JSON. The pipe stays open: its end is a sign that the launcher is gone.
 type AgentConfig struct {
-	Job        string   `json:"job"`
-	Generation uint32   `json:"generation"`
-	Node       int      `json:"node"`
-	Nodes      int      `json:"nodes"`
-	Name       string   `json:"name"`
-	Address    string   `json:"address"`              // to bind gossip and, later, the ranks to; "": the agent finds it
-	Candidates []string `json:"candidates,omitempty"` // addresses that the launcher knows this host by
-	Interfaces []string `json:"interfaces,omitempty"` // to take the address from, whatever the candidates
-	Parents    []string `json:"parents"`              // host:port of the parent, any of which may work
-	Verbose    bool     `json:"verbose"`
+	Job        string      `json:"job"`
+	Generation uint32      `json:"generation"`
+	Node       int         `json:"node"`
+	Nodes      int         `json:"nodes"`
+	Name       string      `json:"name"`
+	Address    string      `json:"address"`               // to bind gossip and, later, the ranks to; "": the agent finds it
+	Candidates []string    `json:"candidates,omitempty"`  // addresses that the launcher knows this host by
+	Interfaces []string    `json:"interfaces,omitempty"`  // to take the address from, whatever the candidates
+	InheritEnv bool        `json:"inherit_env,omitempty"` // ranks start from this host's environment; what they are sent is put over it
+	Output     OutputFiles `json:"output"`
+	Parents    []string    `json:"parents"` // host:port of the parent, any of which may work
+	Verbose    bool        `json:"verbose"`
 }
 
 // maxAgentConfig bounds what an agent reads before it knows anything: a thousand parents still fit.

@@ -23,12 +23,13 @@ type Job struct {
 	Hosts   []Host     // one per node, in rank order
 	Argv    []string   // what each rank executes
 	Dir     string     // working directory of the ranks
-	Env     []string   // environment the ranks start from, NAME=value; the rank's own variables are added
+	Env     []string   // what ranks have from the launcher's environment, NAME=value; the rank's own variables are added
 	Run     []byte     // the operator's run, for ranks with a session; nil for a user's own program
 	Session bool       // ranks get a session with their agent
 
 	Numbers    []int    // of the ranks as the user counts them, by World's own; nil: the same
 	SSH        SSH      // how hosts that are not this one are reached
+	OutputDir  string   // on each node, for a file per rank and stream; "": none
 	Interfaces []string // network interfaces to use, by their exact names; none: found out
 
 	Timeout      time.Duration // of the whole job; 0 = none
@@ -46,9 +47,18 @@ type Host struct {
 	Devices    []int    // GPUs its ranks may use; nil: all
 }
 
-// remote reports whether any agent runs on another host.
-func (j *Job) remote() bool {
+// Remote reports whether any agent runs on another host. Then ranks have the environment of their own host, with Env
+// and their own variables over it; else they have nothing but those.
+func (j *Job) Remote() bool {
 	return slices.ContainsFunc(j.Hosts, func(h Host) bool { return h.Target != "" })
+}
+
+// AgentCommand is the command line by which the agent of a node is started over ssh; nil for one on this host.
+func (j *Job) AgentCommand(node int) []string {
+	if target := j.Hosts[node].Target; target != "" {
+		return j.SSH.args(target)
+	}
+	return nil
 }
 
 // Number is a rank as the user counts it.

@@ -20,12 +20,14 @@ import (
 
 // Options are what the launcher needs besides the job.
 type Options struct {
-	Mux     *stdio.Mux       // where the ranks' output goes; closed by Run
-	Notices io.Writer        // one-line notices to the user, usually stderr
-	Log     *slog.Logger     // for people who debug mkrun
-	Verbose bool             // agents log too
-	Signals <-chan os.Signal // the user's
-	Begin   time.Time        // when the command was given
+	Mux     *stdio.Mux   // where the ranks' output goes; closed by Run
+	Notices io.Writer    // one-line notices to the user, usually stderr
+	Log     *slog.Logger // for people who debug mkrun
+	Verbose bool         // agents log too
+
+	OnlyRanks func(rank int) bool // whose output is shown; nil: all
+	Signals   <-chan os.Signal    // the user's
+	Begin     time.Time           // when the command was given
 }
 
 // Outcome is how a job ended.
@@ -130,7 +132,7 @@ type arrival struct {
 // returned that other hosts may reach. Whoever connects must prove to be of the job before anything else.
 func listen(ctx context.Context, job *Job) (net.Listener, []string, error) {
 	at := ":0"
-	if !job.remote() {
+	if !job.Remote() {
 		at = net.JoinHostPort(job.Hosts[0].Address, "0") // pretended nodes all reach the loopback address of the first
 	}
 	var lc net.ListenConfig
@@ -138,7 +140,7 @@ func listen(ctx context.Context, job *Job) (net.Listener, []string, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("listening for agents: %w", err)
 	}
-	if !job.remote() {
+	if !job.Remote() {
 		return listener, []string{listener.Addr().String()}, nil
 	}
 	choose, err := newChooser(ctx)
@@ -172,10 +174,10 @@ func (l *launcher) startAgents(ctx context.Context, parents []string) {
 	for node, host := range l.job.Hosts {
 		cfg := AgentConfig{
 			Job: l.job.ID, Generation: generation, Node: node, Nodes: len(l.job.Hosts), Name: host.Name,
-			Parents: parents, Verbose: l.opts.Verbose,
+			Parents: parents, Verbose: l.opts.Verbose, Output: l.outputFiles(node),
 		}
-		if l.job.remote() {
-			cfg.Candidates, cfg.Interfaces = host.Candidates, l.job.Interfaces
+		if l.job.Remote() {
+			cfg.Candidates, cfg.Interfaces, cfg.InheritEnv = host.Candidates, l.job.Interfaces, true
 		} else {
 			cfg.Address = host.Address
 		}
@@ -310,8 +312,12 @@ func (l *launcher) take(ev session.HeadEvent) []order {
 		return m.abortRequested(node, k.Abort)
 	case *pb.FromAgent_Output:
 		o := k.Output
+		number := l.job.Number(int(o.GetRank()))
+		if l.opts.OnlyRanks != nil && !l.opts.OnlyRanks(number) {
+			return nil
+		}
 		l.output.put(frame{
-			rank: l.job.Number(int(o.GetRank())), host: l.job.Hosts[node].Name,
+			rank: number, host: l.job.Hosts[node].Name,
 			stream: stdio.Stream(o.GetStream()), data: o.GetData(), at: time.Unix(0, o.GetUnixNs()),
 		})
 	case *pb.FromAgent_NodeDone:
@@ -319,6 +325,10 @@ func (l *launcher) take(ev session.HeadEvent) []order {
 	case *pb.FromAgent_Member:
 		l.opts.Log.Debug("gossip", "from", node, "node", k.Member.GetNode(), "alive", k.Member.GetAlive())
 	case *pb.FromAgent_Log:
+		if k.Log.GetLevel() == levelNotice {
+			fmt.Fprintf(l.opts.Notices, "mkrun: %s (node %d): %s\n", l.job.Hosts[node].Name, node, k.Log.GetText())
+			return nil
+		}
 		l.opts.Log.Debug(k.Log.GetText(), "node", node)
 	}
 	return nil
