@@ -23,7 +23,8 @@ const (
 	rankGap    = 6
 	nodeGap    = 14
 	legendRow  = 20
-	maxDrawn   = 32 // ranks; of a larger world the first are drawn
+	maxDrawn   = 32     // ranks; of a larger world the first are drawn
+	mostTold   = 20_000 // tasks; in a larger picture they are not told one by one in tooltips
 	charWidth  = 0.6
 	fontFamily = "DejaVu Sans, Verdana, sans-serif"
 )
@@ -252,7 +253,11 @@ func (d *drawing) lane(rank int, role plan.Role, y float64) {
 			}
 		}
 		if work.Len() > 0 {
-			d.f(`<path class="%v" fill="%s" d="%s"><title>%s</title></path>`+"\n", role, d.colourOf(*s), work.String(), escape(d.tell(*s)))
+			title := ""
+			if len(d.r.Spans) <= mostTold {
+				title = "<title>" + escape(d.tell(*s)) + "</title>"
+			}
+			d.f(`<path class="%v" fill="%s" d="%s">%s</path>`+"\n", role, d.colourOf(*s), work.String(), title)
 		}
 	}
 	if waits.Len() > 0 {
