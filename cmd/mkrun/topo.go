@@ -58,6 +58,7 @@ Exit status: 0; with --check or --expect 3 if something is degraded; 1 an input 
   mkrun topo --explain gpu3
   mkrun topo --check --expect h200-8 --json
   mkrun topo --from machine.xml --format svg -o machine.svg
+  nvidia-smi topo -m | mkrun topo --from -
   mkrun topo --snapshot here.tar.gz && mkrun topo --from here.tar.gz`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
@@ -68,7 +69,7 @@ Exit status: 0; with --check or --expect 3 if something is degraded; 1 an input 
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
 	fs := cmd.Flags()
-	fs.StringArrayVar(&f.from, "from", nil, "read nodes from this file instead of this machine (repeat for more)")
+	fs.StringArrayVar(&f.from, "from", nil, "read nodes from this file (- is stdin) instead of this machine (repeat for more)")
 	fs.StringVar(&f.snapshot, "snapshot", "", "capture this machine into this .tar.gz, with names, GUIDs, serials and MACs replaced")
 	fs.StringVar(&f.vendor, "vendor-topology", "", "NCCL XML of this type of virtual machine, to be laid under what the machine shows")
 	fs.StringVar(&f.roots.Sys, "sysfs-root", "", "where the machine's /sys is mounted, if not at /sys")

@@ -16,12 +16,14 @@ type hwlocReader struct {
 	numaAt  map[int]bool   // NUMA nodes seen
 	cpuOf   map[string]int // gp_index of packages and NUMA nodes, for links that end at a CPU
 	swOf    map[string]string
+	byName  map[string]int   // OS device of a GPU to its GPU
+	peers   map[int][]string // OS devices that a GPU reaches over xGMI
 }
 
 // parseHwloc reads what `lstopo file.xml` writes.
 func parseHwloc(file string, root *element) ([]*Node, error) {
 	n := &Node{Origin: Origin{Kind: FromHwloc}, Tree: TreeFull, Details: Details{NICs: true}}
-	r := &hwlocReader{file: file, node: n, byID: map[string]int{}, numaAt: map[int]bool{}, cpuOf: map[string]int{}, swOf: map[string]string{}}
+	r := &hwlocReader{file: file, node: n, byID: map[string]int{}, numaAt: map[int]bool{}, cpuOf: map[string]int{}, swOf: map[string]string{}, byName: map[string]int{}, peers: map[int][]string{}}
 	r.bitmask = strings.HasPrefix(root.attrs["version"], "3")
 	var objects int
 	for _, c := range root.children {
@@ -56,6 +58,7 @@ func parseHwloc(file string, root *element) ([]*Node, error) {
 			}
 		}
 	}
+	r.xgmi()
 	if n.Host == "" {
 		n.Host = "node0"
 	}
@@ -213,6 +216,7 @@ func idPair(s string) (vendor, device int) {
 type osDevices struct {
 	gpu, net, rdma []string
 	ids            []string
+	peers          []string
 	model, uuid    string
 	serial         string
 	compute        bool
@@ -250,6 +254,10 @@ func (r *hwlocReader) device(e *element, parent int) error {
 		for _, key := range append(os.ids, id) {
 			r.byID[key] = g.Index
 		}
+		for _, name := range os.gpu {
+			r.byName[name] = g.Index
+		}
+		r.peers[g.Index] = os.peers
 		n.GPUs = append(n.GPUs, g)
 	case len(os.rdma) > 0 || isEFA(d.Vendor, d.Device) || isSlingshot(d.Vendor, d.Device) || strings.HasPrefix(d.Class, "0x02") && len(os.net) > 0:
 		c := NIC{BDF: d.ID, PCI: at, Vendor: d.Vendor, Device: d.Device, Net: os.net, Prov: Provenance{"*": FromHwloc}}
@@ -306,6 +314,21 @@ func (r *hwlocReader) osDevice(e *element, os *osDevices) {
 				os.uuid = value
 			case "NVIDIASerial", "AMDSerial":
 				os.serial = value
+			case "XGMIPeers":
+				os.peers = strings.Fields(value)
+			}
+		}
+	}
+}
+
+// xgmi turns the lists of peers into links.
+func (r *hwlocReader) xgmi() {
+	for i := range r.node.GPUs {
+		g := &r.node.GPUs[i]
+		for _, name := range r.peers[g.Index] {
+			if p, ok := r.byName[name]; ok && p != g.Index {
+				g.Links = append(g.Links, NVLink{Peer: PeerGPU, Target: r.node.GPUs[p].BDF, Count: 1, XGMI: true})
+				r.node.Details.NVLinks = true
 			}
 		}
 	}

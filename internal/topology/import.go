@@ -16,7 +16,11 @@ import (
 // the text of
 // `nvidia-smi topo -m`, mkrun's own JSON, or a snapshot. The format is recognised
 // by content, never by name. Errors are *ImportError.
+// The path "-" is the standard input.
 func Load(path string) ([]*Node, error) {
+	if path == "-" {
+		return loadFrom("stdin", os.Stdin)
+	}
 	f, err := os.Open(path)
 	if err != nil {
 		var p *os.PathError
@@ -26,7 +30,11 @@ func Load(path string) ([]*Node, error) {
 		return nil, &ImportError{path, 0, err.Error()}
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxInput+1))
+	return loadFrom(path, f)
+}
+
+func loadFrom(path string, in io.Reader) ([]*Node, error) {
+	data, err := io.ReadAll(io.LimitReader(in, maxInput+1))
 	if err != nil {
 		return nil, &ImportError{path, 0, "reading it: " + err.Error()}
 	}

@@ -1,7 +1,11 @@
 package topology
 
 import (
+	"bytes"
+	"compress/gzip"
 	"errors"
+	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -255,6 +259,40 @@ func FuzzJSON(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		nodes, err := parseJSON("f", data)
+		fuzzed(t, nodes, err)
+	})
+}
+
+func FuzzSnapshot(f *testing.F) {
+	h := h200()
+	h.nvml.GPUs = h.nvml.GPUs[:1]
+	one := func(p, _ string) bool { return strings.Contains(p, "0000:") && !strings.Contains(p, "0000:1") }
+	maps.DeleteFunc(h.files.files, one)
+	maps.DeleteFunc(h.files.links, one)
+	c, m := pseudonymise(h.captured(), h.files)
+	var b bytes.Buffer
+	if err := writeSnapshot(&b, c, m); err != nil {
+		f.Fatal(err)
+	}
+	zip, err := gzip.NewReader(&b)
+	if err != nil {
+		f.Fatal(err)
+	}
+	archive, err := io.ReadAll(zip)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(archive)
+	f.Fuzz(func(t *testing.T, archive []byte) {
+		var b bytes.Buffer
+		w := gzip.NewWriter(&b) // the fuzzer cannot guess checksums
+		if _, err := w.Write(archive); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		nodes, err := parseSnapshot("f", b.Bytes())
 		fuzzed(t, nodes, err)
 	})
 }

@@ -2,8 +2,10 @@ package topology
 
 import (
 	"fmt"
+	"maps"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -80,7 +82,8 @@ func pseudonymise(c captured, m *memFiles) (captured, *memFiles) {
 	p := &pseudonyms{map[string]string{}, map[string]int{}}
 	out := newMemFiles()
 	out.links, out.deny, out.empty = m.links, m.deny, m.empty
-	for name, s := range m.files {
+	for _, name := range slices.Sorted(maps.Keys(m.files)) { // in order, so that the same machine gives the same snapshot
+		s := m.files[name]
 		switch base := path.Base(name); {
 		case name == "/proc/sys/kernel/hostname":
 			s = "node0\n"
