@@ -18,7 +18,7 @@ set -euo pipefail
 readonly CALLER_PATH=$PATH
 PATH=$PATH:/usr/sbin:/sbin
 
-readonly NET=10.77.23 # hosts are .1 to .N
+readonly NET=10.77.23 NET6=fd77:23: # hosts are .1 to .N, and :1 to :N
 readonly SSHD=/usr/sbin/sshd
 
 die() {
@@ -84,12 +84,13 @@ CONF
     mkdir -p "$DIR/$host/bin" "$DIR/$host/home" "$DIR/$host/disk"
     printf '%s %s\n' "$NET.$i" "$host" >>"$DIR/hosts"
     ssh-keygen -q -t ed25519 -N '' -C "$host" -f "$DIR/$host/host_key"
-    printf '%s,%s %s\n' "$host" "$NET.$i" "$(cut -d' ' -f1,2 "$DIR/$host/host_key.pub")" >>"$DIR/known_hosts"
+    printf '%s,%s,%s %s\n' "$host" "$NET.$i" "$NET6:$i" "$(cut -d' ' -f1,2 "$DIR/$host/host_key.pub")" >>"$DIR/known_hosts"
     ip netns add "$(ns "$host")"
     ip -n "$(ns switch)" link add "v$i" type veth peer name eth0 netns "$(ns "$host")"
     ip -n "$(ns switch)" link set "v$i" master "$bridge" up
     ip -n "$(ns "$host")" link set lo up
     ip -n "$(ns "$host")" addr add "$NET.$i/24" dev eth0
+    ip -n "$(ns "$host")" addr add "$NET6:$i/64" dev eth0 nodad
     ip -n "$(ns "$host")" link set eth0 up
     # As on many real hosts: a bridge of containers with the same address everywhere.
     ip -n "$(ns "$host")" link add docker0 type bridge
@@ -97,6 +98,7 @@ CONF
     ip -n "$(ns "$host")" link set docker0 up
     cat >"$DIR/$host/sshd_config" <<CONF
 ListenAddress $NET.$i
+ListenAddress $NET6:$i
 HostKey $DIR/$host/host_key
 AuthorizedKeysFile $DIR/key.pub
 PidFile $DIR/$host/sshd.pid

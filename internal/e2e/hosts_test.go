@@ -356,3 +356,27 @@ func TestP29NoRoom(t *testing.T) {
 	launch(t, "-H", "h1:2,h2:2", "-n", "5", "--", "true").want(t, 125, "-n 5: the 2 hosts have room for 4 ranks")
 	launch(t, "-H", "h1:2", "--ppn", "3", "--", "true").want(t, 125, "--ppn 3: h1 has 2 slots")
 }
+
+// P1: IPv6 addresses name hosts, and ranks then meet at IPv6 addresses.
+func TestP1IPv6(t *testing.T) {
+	j := launch(t, "-H", "[fd77:23::2]:2,fd77:23::3", "--tag", "none", "--", "sh", "-c", "echo $RANK $(hostname) $MASTER_ADDR $MKRUN_NODE_ADDR")
+	j.want(t, 0)
+	want := []string{"0 h2 fd77:23::2 fd77:23::2", "1 h2 fd77:23::2 fd77:23::2", "2 h3 fd77:23::2 fd77:23::3"}
+	if got := lines(j.stdout.String()); !slices.Equal(got, want) {
+		t.Errorf("ranks say %q, want %q", got, want)
+	}
+	launch(t, "-H", "[fd77:23::2]:1,[fd77:23::3]:1", "--check", "ag_gemm", "--m", "256", "--n", "128", "--k", "256").want(t, 0)
+}
+
+// P59: --iface takes exact names, and says which there are.
+func TestP59InterfaceByName(t *testing.T) {
+	launch(t, "-H", "h1,h2", "--iface", "eth0", "--", "true").want(t, 0)
+	launch(t, "-H", "h2,h3", "--iface", "eth", "--", "true").want(t, 125, "--iface eth: no such interface here", "docker0")
+}
+
+// P61: a name that is not known is tried until the start times out, which then says so.
+func TestP61UnknownName(t *testing.T) {
+	j := launch(t, "-H", "h1,h9", "--start-timeout", "2s", "--", "true")
+	j.want(t, 124, "h9 (node 1): ", "Could not resolve hostname h9", "trying again until the start times out", "--start-timeout")
+	nobody(t, time.Now(), time.Second)
+}

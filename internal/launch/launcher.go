@@ -113,6 +113,7 @@ type launcher struct {
 	came    chan arrival    // one for each node
 	gone    chan int        // nodes whose agent process has ended
 	starts  context.CancelFunc
+	overSSH *sshStarter
 	pending int // nodes that have not arrived
 	output  *outputQueue
 	started time.Duration
@@ -168,7 +169,7 @@ func (l *launcher) startAgents(ctx context.Context, parents []string) {
 	for _, h := range l.job.Hosts {
 		targets = append(targets, h.Target)
 	}
-	overSSH := newSSHStarter(l.job.SSH, targets, log, func(node int, text string) {
+	l.overSSH = newSSHStarter(l.job.SSH, targets, log, func(node int, text string) {
 		fmt.Fprintf(l.opts.Notices, "mkrun: %s (node %d): %s\n", l.job.Hosts[node].Name, node, text)
 	})
 	for node, host := range l.job.Hosts {
@@ -181,7 +182,7 @@ func (l *launcher) startAgents(ctx context.Context, parents []string) {
 		} else {
 			cfg.Address = host.Address
 		}
-		var by starter = overSSH
+		var by starter = l.overSSH
 		if host.Target == "" {
 			by = localStarter{log}
 		}
@@ -190,6 +191,17 @@ func (l *launcher) startAgents(ctx context.Context, parents []string) {
 			l.came <- arrival{node, agent, err}
 		}()
 	}
+}
+
+// startFailures says why agents have not come, where that is known.
+func (l *launcher) startFailures() string {
+	text := ""
+	for node, a := range l.agents {
+		if err := l.overSSH.lastFailure(node); a == nil && err != nil {
+			text += fmt.Sprintf("\n  %s (node %d): %v", l.job.Hosts[node].Name, node, err)
+		}
+	}
+	return text
 }
 
 // arrive takes note of an agent's process, or of why there is none.
@@ -238,7 +250,7 @@ func (l *launcher) follow(ctx context.Context) {
 			orders = l.machine.fail(noPlace(pb.Cause_LAUNCHER, context.Cause(ctx).Error(), stdio.StatusLauncher))
 		case <-startTimer:
 			orders = l.machine.fail(noPlace(pb.Cause_TIMEOUT, fmt.Sprintf(
-				"not all ranks were started within %v (--start-timeout):%s", l.job.StartTimeout, l.machine.states(time.Now())), stdio.StatusTimeout))
+				"not all ranks were started within %v (--start-timeout):%s%s", l.job.StartTimeout, l.machine.states(time.Now()), l.startFailures()), stdio.StatusTimeout))
 		case <-timer:
 			orders = l.machine.fail(noPlace(pb.Cause_TIMEOUT, fmt.Sprintf(
 				"the job did not end within %v (--timeout):%s%s", l.job.Timeout, l.machine.states(time.Now()), l.waiting()), stdio.StatusTimeout))

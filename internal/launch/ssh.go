@@ -132,10 +132,26 @@ type sshStarter struct {
 	slots   chan struct{}
 	log     io.Writer // for what agents log; may be nil
 	notice  func(node int, text string)
+
+	mu     sync.Mutex
+	failed map[int]error // what the last try at a node came to, where there may be another
 }
 
 func newSSHStarter(ssh SSH, targets []string, log io.Writer, notice func(int, string)) *sshStarter {
-	return &sshStarter{ssh: ssh, targets: targets, slots: make(chan struct{}, sshAtOnce), log: log, notice: notice}
+	return &sshStarter{ssh: ssh, targets: targets, slots: make(chan struct{}, sshAtOnce), log: log, notice: notice, failed: map[int]error{}}
+}
+
+// lastFailure is what went wrong with a node that is still tried; nil if nothing did.
+func (s *sshStarter) lastFailure(node int) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.failed[node]
+}
+
+func (s *sshStarter) note(node int, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failed[node] = err
 }
 
 // start connects, again if that can help. The secret leaves this process only when an agent has said that
@@ -150,6 +166,7 @@ func (s *sshStarter) start(ctx context.Context, cfg AgentConfig, secret session.
 		}
 		if last == nil || ctx.Err() == nil {
 			last = err
+			s.note(cfg.Node, err)
 		}
 		var failure *sshError
 		if !errors.As(err, &failure) {
