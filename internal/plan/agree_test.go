@@ -171,8 +171,8 @@ func TestVerifierAgreesWithExplorer(t *testing.T) {
 	n, limit := *agreements, 200_000
 	if n == 0 {
 		n, limit = 400, 20_000
-		if testing.Short() {
-			n = 100
+		if testing.Short() || brief {
+			n = 60
 		}
 	}
 	bases := []func(rng *rand.Rand) *Plan{randomPlan, randomPlan, randomPlan}

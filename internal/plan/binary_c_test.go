@@ -182,8 +182,8 @@ func TestCReadsWhatGoWrote(t *testing.T) {
 func TestCReaderSurvivesDamage(t *testing.T) {
 	program := buildReader(t, "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 	n := 6000
-	if testing.Short() {
-		n = 2000
+	if testing.Short() || brief {
+		n = 1000
 	}
 	rng := rand.New(rand.NewPCG(11, 12))
 	var sources [][]byte

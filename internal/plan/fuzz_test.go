@@ -51,10 +51,14 @@ func damage(p *Plan, data []byte) {
 		} else {
 			signal = &Signal{}
 		}
-		region := []*Region{&t.Src, &t.B, &t.Dst}[pick(3)]
+		regions := []*Region{&t.Src, &t.B, &t.Dst}
+		for i := range t.Srcs {
+			regions = append(regions, &t.Srcs[i])
+		}
+		region := regions[pick(len(regions))]
 		span := []*Span{&region.Rows, &region.Cols}[pick(2)]
 		ratio := []*Ratio{&span.From, &span.To}[pick(2)]
-		switch next() % 24 {
+		switch next() % 29 {
 		case 0:
 			t.Kind = Kind(value())
 		case 1:
@@ -114,6 +118,23 @@ func damage(p *Plan, data []byte) {
 					}
 				}
 			})
+		case 24:
+			wait.Step = uint32(value())
+		case 25:
+			t.Steps = uint32(value())
+		case 26:
+			if len(t.Srcs) > 0 {
+				i := pick(len(t.Srcs))
+				t.Srcs = append(t.Srcs[:i:i], t.Srcs[i+1:]...)
+			}
+		case 27:
+			t.Srcs = append(t.Srcs, *region)
+		case 28:
+			b := &p.Buffers[pick(len(p.Buffers))]
+			b.Elem, b.Sum, b.Shared, b.Same = Elem(value()), next()%2 == 0, next()%2 == 0, next()%2 == 0
+			if len(b.Parts) > 0 {
+				b.Parts[pick(len(b.Parts))] = int32(value())
+			}
 		case 23:
 			p.Declared.Inter = append(p.Declared.Inter, Volume{int64(value()), Elem(value()), *span, region.Cols})
 		}
@@ -127,9 +148,13 @@ func FuzzVerify(f *testing.F) {
 	f.Add(uint8(1), []byte("\x00\x01\x00\x00\x00\x00\x00\x00\x11\x02\x03"))
 	f.Add(uint8(2), []byte("\x02\x02\x01\x00\x00\x00\x00\x00\x08\x01\x00\x00\x01\x02\x03\x0b"))
 	f.Add(uint8(3), []byte("\x01\x00\x01\x00\x00\x00\x00\x00\x16\xff\x01\x02\x03\x04\x05\x06\x07\x08"))
+	for i := range planMakers {
+		f.Add(uint8(5*i+2), []byte("\x00\x03\x00\x00\x00\x03\x00\x00\x1a\x01\x00\x00\x00\x00\x00\x00\x18\x01"))
+	}
 	f.Fuzz(func(t *testing.T, which uint8, data []byte) {
 		worlds := []World{Uniform(1, 2), Uniform(2, 1), Uniform(2, 2), {PPN: []int{1, 3}}, {PPN: []int{2, 1, 1}}}
-		p := mustAG(t, worlds[int(which)%len(worlds)], 1+int(which)/128)
+		n := int(which) / len(worlds)
+		p := planMakers[n%len(planMakers)].must(t, worlds[int(which)%len(worlds)], 1+int(which)/128)
 		damage(p, data)
 		err := Verify(p)
 		p.Counts()
