@@ -414,6 +414,28 @@ func TestGateInsideAProduct(t *testing.T) {
 	}
 }
 
+// Two operators in one plan overlap: they take less than one after the other, and no less than either.
+func TestOperatorsInSequence(t *testing.T) {
+	h, err := Named("h200")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ag, rs := agGemm(t, 2, 4, 4), gemmRS(t, 2, 4, 4)
+	both, err := plan.Then(ag, rs, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const m, n, k = 8192, 2048, 4096
+	r, first, second := run(t, both, h, m, n, k), run(t, ag, h, m, n, k), run(t, rs, h, m, k, n)
+	checkSpans(t, both, r)
+	if r.Call >= first.Call+second.Call || r.Call <= max(first.Call, second.Call) {
+		t.Errorf("together %v, alone %v and %v", r.Call, first.Call, second.Call)
+	}
+	if want := first.Product + second.Product - h.Launch; r.Product != want {
+		t.Errorf("the products alone take %v together, want %v", r.Product, want)
+	}
+}
+
 // Each cost shows in the time of a call that it is part of.
 func TestCostsShow(t *testing.T) {
 	p := agGemm(t, 2, 2, 1)
