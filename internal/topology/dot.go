@@ -20,6 +20,9 @@ func WriteDOT(w io.Writer, evals []*Eval) error {
 	return err
 }
 
+// dotText makes a name safe inside quotes.
+var dotText = strings.NewReplacer(`"`, "'", `\`, "/", "\n", " ").Replace
+
 type dotNode struct {
 	e    *Eval
 	b    *strings.Builder
@@ -55,14 +58,14 @@ func (d *dotNode) box(box *Box, parent string) {
 	n := d.e.Node
 	for _, g := range box.GPUs {
 		gpu := &n.GPUs[g]
-		d.line(3, "%s_gpu%d [label=\"GPU%d\\n%s\", fillcolor=\"#cfe8c6\"];", d.id, g, gpu.Index, shortBDF(gpu.BDF))
+		d.line(3, "%s_gpu%d [label=\"GPU%d\\n%s\", fillcolor=\"#cfe8c6\"];", d.id, g, gpu.Index, dotText(shortBDF(gpu.BDF)))
 		d.line(3, "%s -- %s_gpu%d;", parent, d.id, g)
 	}
 	for _, group := range box.NICs {
 		first := &n.NICs[group.NICs[0]]
-		label := first.Name
+		label := dotText(first.Name)
 		if len(group.NICs) > 1 {
-			label = fmt.Sprintf("%d x NIC\\n%s ...", len(group.NICs), first.Name)
+			label = fmt.Sprintf("%d x NIC\\n%s ...", len(group.NICs), dotText(first.Name))
 		}
 		color := "#cfe0f5"
 		if group.Role != RoleRail {
@@ -78,7 +81,7 @@ func (d *dotNode) box(box *Box, parent string) {
 	for _, c := range box.Boxes {
 		d.next++
 		id := fmt.Sprintf("%s_sw%d", d.id, d.next)
-		label := "switch\\n" + c.Label
+		label := "switch\\n" + dotText(c.Label)
 		if c.Detail != "" {
 			label += "\\n" + c.Detail
 		}

@@ -471,6 +471,19 @@ func TestT38BlueFieldIsNoRail(t *testing.T) {
 	}
 }
 
+// Without /sys/class/infiniband an InfiniBand card is there, but not usable: that is said.
+func TestNoInfinibandClass(t *testing.T) {
+	h := h200()
+	maps.DeleteFunc(h.files.links, func(p, _ string) bool { return strings.HasPrefix(p, "/sys/class/infiniband/") })
+	e := NewEval(h.node())
+	if r := e.Role(0); r.Role != RoleBlocked {
+		t.Errorf("role %+v", r)
+	}
+	if list := findings(t, e, "nic-blocked"); len(list) != 8 {
+		t.Errorf("%d findings, want one for each of 8 cards", len(list))
+	}
+}
+
 // Links to switches count.
 func TestT40SwitchLinksCount(t *testing.T) {
 	e := NewEval(h200().node())

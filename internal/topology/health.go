@@ -172,7 +172,7 @@ func (c *checkup) nics() {
 		case c.e.roles[i].candidate() && usual > 0 && x.rate() > 0 && x.rate() < usual && rates[usual] > rates[x.rate()]:
 			c.add(Degraded, "nic-rate", x.Name, "check cable and transceiver: lanes may be missing", "%d Gb/s, %d NICs of its kind have %d", x.rate()/1000, rates[usual], usual/1000)
 		case c.e.roles[i].Role == RoleBlocked:
-			c.add(Degraded, "nic-blocked", x.Name, "pass /dev/infiniband into the container", "%s", c.e.roles[i].Why)
+			c.add(Degraded, "nic-blocked", x.Name, "load the driver (mlx5_ib); in a container, pass /dev/infiniband and the RDMA devices in", "%s", c.e.roles[i].Why)
 		}
 	}
 }

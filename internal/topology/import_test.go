@@ -212,8 +212,19 @@ func fuzzed(t *testing.T, nodes []*Node, err error) {
 	CheckNodes(evals, nil)
 	WriteNodes(&b, evals, Style{}, (*Eval).WriteTree)
 	WriteNodes(&b, evals, Style{NCCL: true}, (*Eval).WriteMatrix)
-	if err := WriteSVG(&b, evals); err != nil {
+	if err := WriteHTML(&b, evals, doc); err != nil {
 		t.Fatal(err)
+	}
+	if err := WriteDOT(&b, evals); err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range evals {
+		var out bytes.Buffer
+		if e.WriteNCCL(&out) == nil { // it refuses what NCCL would refuse
+			if _, err := Parse("f", out.Bytes()); err != nil {
+				t.Fatalf("cannot read what was written: %v\n%s", err, out.String())
+			}
+		}
 	}
 }
 

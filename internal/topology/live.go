@@ -3,6 +3,7 @@ package topology
 import (
 	"context"
 	"os"
+	"slices"
 	"strings"
 )
 
@@ -87,6 +88,7 @@ func settings(f files) map[string]string {
 func assemble(f files, c captured) *Node {
 	n := readSysfs(f)
 	c.NVML.merge(n)
+	slices.SortStableFunc(n.GPUs, func(a, b GPU) int { return a.Index - b.Index })
 	n.System.Env = map[string]string{}
 	for k, v := range c.Env {
 		if k != "CUDA_VISIBLE_DEVICES" {

@@ -33,6 +33,9 @@ func (e *Eval) WriteNCCL(w io.Writer) error {
 	for _, keep := range []func(Role) bool{Role.candidate, func(r Role) bool { return r.Role == RoleRail }} {
 		x := &ncclWriter{e: e, up: e.Node.switches(), children: map[int][]int{}, gpus: map[int]int{}, nics: map[int][]int{}}
 		x.system(keep)
+		if x.elements == 1 {
+			return fmt.Errorf("%s: no GPU and no data NIC with a place in the PCI tree: there is no topology file to write", e.Node.Host)
+		}
 		if x.elements < ncclMaxNodes {
 			_, err := w.Write(x.b.Bytes())
 			return err

@@ -14,7 +14,7 @@ const (
 	RoleBridge   = "nvswitch-bridge" // manages the NVSwitches of an HGX board
 	RoleVF       = "vf"              // virtual function of a NIC that is visible itself
 	RoleDown     = "down"            // no port is active
-	RoleBlocked  = "blocked"         // in sysfs, but not openable from here
+	RoleBlocked  = "blocked"         // there, but not usable from here
 )
 
 // Role is what a NIC is good for, and why.
@@ -62,6 +62,9 @@ func (e *Eval) ownRole(c *NIC, blackwell bool) Role {
 		if !up {
 			return Role{RoleDown, strings.Join(states, ", ")}
 		}
+	}
+	if c.RDMA == "" && c.PCI >= 0 && strings.HasPrefix(n.PCI[c.PCI].Class, "0x0207") && n.Origin.Kind == FromSysfs {
+		return Role{RoleBlocked, "an InfiniBand function without an entry in /sys/class/infiniband: its driver is not loaded, or the container hides it"}
 	}
 	if c.RDMA == "" && !isEFA(c.Vendor, c.Device) && !isSlingshot(c.Vendor, c.Device) && (n.Origin.Kind == FromHwloc || n.Origin.Kind == FromSysfs) {
 		return Role{RoleEthernet, "no RDMA device belongs to it"}

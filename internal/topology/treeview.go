@@ -2,6 +2,7 @@ package topology
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -88,7 +89,8 @@ func (e *Eval) linkText(i int) string {
 		down += l.Down
 	}
 	text := fmt.Sprintf("%d NVLinks", n)
-	if down > 0 {
+	// A chip may have links that its board does not wire.
+	if p := productOf(&e.Node.GPUs[i]); down > 0 && (p == nil || !slices.Contains(p.links, n)) {
 		text += fmt.Sprintf(" (%d down)", down)
 	}
 	return text
