@@ -471,6 +471,34 @@ func TestT38BlueFieldIsNoRail(t *testing.T) {
 	}
 }
 
+// GPUDirect needs nvidia_peermem or dma-buf; without either, data takes a detour that is named.
+func TestGPUDirectMissing(t *testing.T) {
+	for name, c := range map[string]struct {
+		peermem        bool
+		kernel, driver string
+		warns          bool
+	}{
+		"peermem":    {true, "5.4.0", "NVIDIA UNIX x86_64 Kernel Module", false},
+		"dma-buf":    {false, "6.8.0-41-generic", "NVIDIA UNIX Open Kernel Module for x86_64", false},
+		"old kernel": {false, "5.4.0-1", "NVIDIA UNIX Open Kernel Module for x86_64", true},
+		"closed":     {false, "6.8.0", "NVIDIA UNIX x86_64 Kernel Module", true},
+	} {
+		h := h200()
+		if !c.peermem {
+			delete(h.files.files, "/sys/module/nvidia_peermem/version")
+		}
+		h.files.files["/proc/sys/kernel/osrelease"] = c.kernel + "\n"
+		h.files.files["/proc/driver/nvidia/version"] = c.driver + "\n"
+		e := NewEval(h.node())
+		if list := findings(t, e, "gdr"); (len(list) == 1) != c.warns {
+			t.Errorf("%s: %v", name, list)
+		}
+		if !Healthy(e.Health()) {
+			t.Errorf("%s: a detour is called degraded", name)
+		}
+	}
+}
+
 // Without /sys/class/infiniband an InfiniBand card is there, but not usable: that is said.
 func TestNoInfinibandClass(t *testing.T) {
 	h := h200()

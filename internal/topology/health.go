@@ -221,6 +221,10 @@ func (c *checkup) system() {
 	if s.IOMMU == "translated" {
 		c.add(Warning, "iommu", n.Host, "boot with iommu=pt", "the IOMMU translates: peer-to-peer is slow, or data is dropped")
 	}
+	rails := slices.ContainsFunc(c.e.roles, func(r Role) bool { return r.Role == RoleRail })
+	if n.Origin.Kind == FromSysfs && rails && s.Driver != "" && s.PeerMem == "" && !s.dmaBuf() {
+		c.add(Warning, "gdr", n.Host, "modprobe nvidia_peermem, or use the open driver module with Linux 5.12 or newer", "NICs cannot read GPU memory: neither nvidia_peermem is loaded nor can the driver export dma-buf; data goes through the host")
+	}
 	for _, k := range []string{"NCCL_TOPO_FILE", "NCCL_GRAPH_FILE", "NCCL_IB_HCA"} {
 		if v := s.Env[k]; v != "" {
 			c.add(Warning, "override", k, "unset it, or compare: mkrun topo --expect FILE", "%s=%s overrides what NCCL finds; it may be older than the hardware", k, v)
@@ -235,4 +239,13 @@ func (c *checkup) system() {
 	if hidden > 0 {
 		c.add(Warning, "hidden", n.Host, "give the container all GPUs of the job (peers must see each other)", "%d of %d GPUs are hidden by isolation: links to them exist, but cannot be used from here", hidden, len(n.GPUs))
 	}
+}
+
+// dmaBuf says whether GPU memory can be exported as dma-buf: Linux 5.12 and the open driver module.
+func (s *System) dmaBuf() bool {
+	var major, minor int
+	if _, err := fmt.Sscanf(s.Kernel, "%d.%d", &major, &minor); err != nil {
+		return false
+	}
+	return s.Open && (major > 5 || major == 5 && minor >= 12)
 }

@@ -88,12 +88,13 @@ type Details struct {
 type System struct {
 	Driver   string            `json:"driver"`
 	Kernel   string            `json:"kernel"`
-	PeerMem  string            `json:"peermem"` // version of nvidia_peermem, "loaded", "" if not loaded or unknown
-	IOMMU    string            `json:"iommu"`   // "off", "passthrough", "translated"
-	ACS      []string          `json:"acs"`     // bridges that send peer-to-peer traffic to the root
-	Env      map[string]string `json:"env"`     // settings that override discovery (NCCL_TOPO_FILE, ...)
-	Visible  string            `json:"visible"` // CUDA_VISIBLE_DEVICES as set, "" if not
-	Allowed  string            `json:"allowed"` // CPUs this process may use, as a list
+	Open     bool              `json:"open_module"` // the driver's open kernel module, which exports GPU memory as dma-buf
+	PeerMem  string            `json:"peermem"`     // version of nvidia_peermem, "loaded", "" if not loaded or unknown
+	IOMMU    string            `json:"iommu"`       // "off", "passthrough", "translated"
+	ACS      []string          `json:"acs"`         // bridges that send peer-to-peer traffic to the root
+	Env      map[string]string `json:"env"`         // settings that override discovery (NCCL_TOPO_FILE, ...)
+	Visible  string            `json:"visible"`     // CUDA_VISIBLE_DEVICES as set, "" if not
+	Allowed  string            `json:"allowed"`     // CPUs this process may use, as a list
 	TimingMS float64           `json:"nvml_init_ms"`
 }
 

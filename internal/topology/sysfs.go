@@ -59,6 +59,7 @@ func (r *sysReader) host() {
 	n.Virtual = r.text("/sys/hypervisor/type") != "" || strings.Contains(" "+flags+" ", " hypervisor ")
 	n.System.Kernel = r.text("/proc/sys/kernel/osrelease")
 	n.System.Driver = r.text("/sys/module/nvidia/version")
+	n.System.Open = strings.Contains(r.text("/proc/driver/nvidia/version"), "Open Kernel Module")
 	for _, m := range []string{"nvidia_peermem", "nv_peer_mem"} {
 		switch v := r.text("/sys/module/" + m + "/version"); {
 		case v != "":
