@@ -9,9 +9,12 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -53,10 +56,19 @@ func testMain(m *testing.M) int {
 	if out, err := exec.Command(bed.script, "up", bed.dir, fmt.Sprint(len(hosts))).CombinedOutput(); err != nil {
 		return fail("making the test bed (root and `scripts/setup.sh testbed` are needed)", err, out)
 	}
-	defer func() {
+	down := func() {
 		if out, err := exec.Command(bed.script, "down", bed.dir).CombinedOutput(); err != nil {
 			fail("taking the test bed away", err, out)
 		}
+	}
+	defer down()
+	interrupts := make(chan os.Signal, 1)
+	signal.Notify(interrupts, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-interrupts
+		down()
+		_ = os.RemoveAll(dir)
+		os.Exit(1)
 	}()
 	for _, h := range hosts {
 		if err := os.Symlink(bed.mkrun, filepath.Join(bed.dir, h, "bin", "mkrun")); err != nil {
@@ -85,10 +97,32 @@ func script(t *testing.T, command string, args ...string) string {
 // job is a running mkrun launch on h1.
 type job struct {
 	cmd            *exec.Cmd
-	stdout, stderr bytes.Buffer
+	stdout, stderr buffer
 	begun          time.Time
 	done           chan struct{}
 	took           time.Duration
+}
+
+// settle is how long after the launcher's end the last agent may take to be gone: the launcher waits for its streams
+// and ssh's, not for processes on other hosts. All ranks are gone before; the machine may be busy.
+const settle = 3 * time.Second
+
+// buffer may be read while it is written.
+type buffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
 }
 
 // jobLimit bounds every job of a test.
@@ -144,6 +178,16 @@ func (j *job) want(t *testing.T, status int, words ...string) {
 	}
 }
 
+// waitForStderr waits until a running job has said something.
+func (j *job) waitForStderr(t *testing.T, word string) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !strings.Contains(j.stderr.String(), word); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("the job does not say %q", word)
+		}
+	}
+}
+
 // onHost lists the processes of a host that are not sshd's.
 func onHost(t *testing.T, host string) map[string]string {
 	t.Helper()
@@ -194,9 +238,7 @@ func waitFor(t *testing.T, word string, on ...string) map[string]int {
 		for _, h := range on {
 			for pid, line := range onHost(t, h) {
 				if strings.Contains(line, word) && !strings.Contains(line, "launch") {
-					if _, err := fmt.Sscan(pid, new(int)); err == nil {
-						var n int
-						_, _ = fmt.Sscan(pid, &n)
+					if n, err := strconv.Atoi(pid); err == nil {
 						pids[h] = n
 					}
 				}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -30,7 +31,7 @@ func TestP7RanksAreToldReachableAddresses(t *testing.T) {
 	if got := lines(j.stdout.String()); !slices.Equal(got, want) {
 		t.Errorf("ranks say %q, want %q", got, want)
 	}
-	nobody(t, time.Now(), time.Second)
+	nobody(t, time.Now(), settle)
 }
 
 func TestHostFileAndCyclicRanks(t *testing.T) {
@@ -52,10 +53,10 @@ func TestOperatorOverFourHosts(t *testing.T) {
 		Status string
 		World  struct{ Nodes, Size int }
 	}
-	if err := json.Unmarshal(j.stdout.Bytes(), &doc); err != nil || doc.Status != "pass" || doc.World.Nodes != 4 || doc.World.Size != 4 {
+	if err := json.Unmarshal([]byte(j.stdout.String()), &doc); err != nil || doc.Status != "pass" || doc.World.Nodes != 4 || doc.World.Size != 4 {
 		t.Errorf("result %+v, %v", doc, err)
 	}
-	nobody(t, time.Now(), time.Second)
+	nobody(t, time.Now(), settle)
 }
 
 // The launcher need not be one of the hosts.
@@ -83,7 +84,7 @@ func TestHostThatRefuses(t *testing.T) {
 	fault(t, "stop-sshd", "h3")
 	j := launch(t, append([]string{"-H", all}, sleeper...)...)
 	j.want(t, 125, "h3 (node 2): ", "Connection refused", "tried 4 times")
-	nobody(t, time.Now(), time.Second)
+	nobody(t, time.Now(), settle)
 }
 
 func TestHostThatHangs(t *testing.T) {
@@ -93,14 +94,14 @@ func TestHostThatHangs(t *testing.T) {
 	if j.took > 8*time.Second {
 		t.Errorf("it took %v", j.took)
 	}
-	nobody(t, time.Now(), time.Second)
+	nobody(t, time.Now(), settle)
 
 	j = launch(t, append([]string{"-H", all, "--start-timeout", "2s"}, sleeper...)...)
 	j.want(t, 124, "--start-timeout", "h3 (node 2, 10.77.23.3): its agent has not said hello for")
 	if j.took > 6*time.Second {
 		t.Errorf("it took %v", j.took)
 	}
-	nobody(t, time.Now(), time.Second)
+	nobody(t, time.Now(), settle)
 }
 
 func bashrc(t *testing.T, host, text string) {
@@ -144,7 +145,7 @@ func TestHostWithoutMkrun(t *testing.T) {
 	replaceBinary(t, "h3", "")
 	j := launch(t, append([]string{"-H", all}, sleeper...)...)
 	j.want(t, 125, "h3 (node 2): ", `there is no "mkrun" there`, "--remote-mkrun")
-	nobody(t, time.Now(), time.Second)
+	nobody(t, time.Now(), settle)
 
 	launch(t, "-H", all, "--remote-mkrun", bed.mkrun, "--", "true").want(t, 0)
 }
@@ -153,7 +154,7 @@ func TestHostWithAnotherVersion(t *testing.T) {
 	replaceBinary(t, "h3", bed.other)
 	j := launch(t, append([]string{"-H", all}, sleeper...)...)
 	j.want(t, 125, "h3 (node 2): ", bed.foreign, bed.build)
-	nobody(t, time.Now(), time.Second)
+	nobody(t, time.Now(), settle)
 }
 
 func TestWorkingDirectoryMissingOnOneHost(t *testing.T) {
@@ -167,7 +168,7 @@ func TestWorkingDirectoryMissingOnOneHost(t *testing.T) {
 	work := filepath.Join(bed.dir, "disk", "work")
 	j := launch(t, append([]string{"-H", all, "--wdir", work}, sleeper...)...)
 	j.want(t, 125, "rank 2 on h3 (node 2): ", work)
-	nobody(t, time.Now(), time.Second)
+	nobody(t, time.Now(), settle)
 	launch(t, "-H", "h1,h2,h4", "--wdir", work, "--", "true").want(t, 0)
 }
 
@@ -176,7 +177,7 @@ func TestP31FirstFailureEndsAll(t *testing.T) {
 	for script, status := range map[string]int{"exit 3": 3, "kill -9 $$": 137, "exit 255": 255} {
 		j := launch(t, "-H", all, "--", "sh", "-c", `[ $RANK = 3 ] && { `+script+`; }; exec sleep 7777`)
 		j.want(t, status, "rank 3 on h4 (node 3): ")
-		nobody(t, time.Now(), time.Second)
+		nobody(t, time.Now(), settle)
 		if j.took > 5*time.Second {
 			t.Errorf("%q took %v", script, j.took)
 		}
@@ -221,7 +222,7 @@ func TestP17LauncherIsKilled(t *testing.T) {
 func TestP13TimeoutEndsAllHosts(t *testing.T) {
 	j := launch(t, append([]string{"-H", all, "--timeout", "2s"}, sleeper...)...)
 	j.want(t, 124, "--timeout")
-	nobody(t, time.Now(), time.Second)
+	nobody(t, time.Now(), settle)
 }
 
 // P14, P35: signals reach the ranks of all hosts; two leave nothing.
@@ -230,21 +231,15 @@ func TestP14SignalsReachAllHosts(t *testing.T) {
 	waitFor(t, "sleep 7777", hosts...)
 	kill(t, j.cmd.Process.Pid, syscall.SIGTERM)
 	j.want(t, 143)
-	nobody(t, time.Now(), time.Second)
+	nobody(t, time.Now(), settle)
 
 	j = begin(t, "-H", all, "--", "sh", "-c", "trap '' INT TERM; while :; do sleep 7777; done")
 	waitFor(t, "sleep 7777", hosts...)
 	kill(t, j.cmd.Process.Pid, syscall.SIGINT)
-	kill(t, waitForNotice(t, j), syscall.SIGINT)
+	j.waitForStderr(t, "once more kills them") // two signals at once are one
+	kill(t, j.cmd.Process.Pid, syscall.SIGINT)
 	j.want(t, 130)
-	nobody(t, time.Now(), 2*time.Second)
-}
-
-// waitForNotice waits until the first signal was taken, since two at once are one.
-func waitForNotice(t *testing.T, j *job) int {
-	t.Helper()
-	time.Sleep(200 * time.Millisecond)
-	return j.cmd.Process.Pid
+	nobody(t, time.Now(), settle)
 }
 
 // P26: two jobs of one user on the same hosts; the end of one does not touch the other.
@@ -255,7 +250,7 @@ func TestP26TwoJobsAtOnce(t *testing.T) {
 	waitFor(t, "sleep 7777", "h2", "h3")
 	kill(t, j.cmd.Process.Pid, syscall.SIGKILL)
 	longer.want(t, 0)
-	nobody(t, time.Now(), 2*time.Second)
+	nobody(t, time.Now(), settle)
 }
 
 // Where UDP is blocked gossip has no opinion; jobs start all the same, and a death is seen.
@@ -319,7 +314,7 @@ func TestOutputDirectoryThatCannotBeWritten(t *testing.T) {
 	}
 	j := launch(t, append([]string{"-H", all, "--output-dir", out}, sleeper...)...)
 	j.want(t, 125, "h3 (node 2): --output-dir: ", out)
-	nobody(t, time.Now(), time.Second)
+	nobody(t, time.Now(), settle)
 }
 
 // A full disk costs the file, not the job, and is said once.
@@ -378,5 +373,24 @@ func TestP59InterfaceByName(t *testing.T) {
 func TestP61UnknownName(t *testing.T) {
 	j := launch(t, "-H", "h1,h9", "--start-timeout", "2s", "--", "true")
 	j.want(t, 124, "h9 (node 1): ", "Could not resolve hostname h9", "trying again until the start times out", "--start-timeout")
-	nobody(t, time.Now(), time.Second)
+	nobody(t, time.Now(), settle)
+}
+
+// The test bed's own eyes: a process on a host is seen, and only there.
+func TestBedSeesWhatIsLeft(t *testing.T) {
+	cmd := exec.Command(bed.script, "exec", bed.dir, "h2", "sleep", "8888")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Wait() }()
+	defer func() { _ = cmd.Process.Kill() }()
+	pids := waitFor(t, "sleep 8888", "h2")
+	if pids["h2"] != cmd.Process.Pid {
+		t.Errorf("seen as %v, it is %d", pids, cmd.Process.Pid)
+	}
+	for _, h := range []string{"h1", "h3", "h4"} {
+		if found := onHost(t, h); len(found) > 0 {
+			t.Errorf("%s has %v", h, found)
+		}
+	}
 }
