@@ -25,7 +25,7 @@ func Merge(spec RunSpec, p *plan.Plan, net string, results []RankResult) (*repor
 	}
 	counts := p.Counts()
 	d := &report.Document{
-		Schema: report.Schema, Status: report.Pass, Operator: spec.Operator, Shape: &spec.Shape, DType: spec.DType.String(),
+		Schema: report.Schema, Status: report.Pass, Operator: spec.Operator, Algorithm: p.Algorithm, Shape: &spec.Shape, DType: spec.DType.String(),
 		World:  report.World{Nodes: spec.World.Nodes(), PPN: spec.World.PPN, Size: size},
 		Engine: byRank[0].Engine, Net: net, Seed: spec.Seed,
 		Bytes: &report.Bytes{InterMinimum: moved.InterMinimum},

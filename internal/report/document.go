@@ -25,23 +25,24 @@ const (
 // Document is the result of one job. Every key is always there, except "error"; what does not apply (the check of a
 // run without one, the operator's parts of a user's own program) is null or "".
 type Document struct {
-	Schema   string      `json:"schema"`
-	Status   Status      `json:"status"`
-	Operator string      `json:"operator"` // "" for a user's own program
-	Shape    *plan.Shape `json:"shape"`
-	DType    string      `json:"dtype"`
-	World    World       `json:"world"`
-	Engine   string      `json:"engine"`
-	Net      string      `json:"net"` // what carries bytes between nodes
-	Seed     uint64      `json:"seed"`
-	StartMS  float64     `json:"start_ms"` // from the command to the ranks' first common barrier (or, without a session, their start)
-	Check    *Check      `json:"check"`
-	TimeMS   *Times      `json:"time_ms"`
-	Bytes    *Bytes      `json:"bytes"`
-	Plan     *Plan       `json:"plan"`
-	Config   *Config     `json:"config"`
-	Ranks    []Rank      `json:"ranks"`
-	Failure  *Failure    `json:"error,omitempty"`
+	Schema    string      `json:"schema"`
+	Status    Status      `json:"status"`
+	Operator  string      `json:"operator"` // "" for a user's own program
+	Shape     *plan.Shape `json:"shape"`
+	DType     string      `json:"dtype"`
+	Algorithm string      `json:"algorithm"` // which of the operator's schedules, e.g. "two-shot"
+	World     World       `json:"world"`
+	Engine    string      `json:"engine"`
+	Net       string      `json:"net"` // what carries bytes between nodes
+	Seed      uint64      `json:"seed"`
+	StartMS   float64     `json:"start_ms"` // from the command to the ranks' first common barrier (or, without a session, their start)
+	Check     *Check      `json:"check"`
+	TimeMS    *Times      `json:"time_ms"`
+	Bytes     *Bytes      `json:"bytes"`
+	Plan      *Plan       `json:"plan"`
+	Config    *Config     `json:"config"`
+	Ranks     []Rank      `json:"ranks"`
+	Failure   *Failure    `json:"error,omitempty"`
 }
 
 // World is the job's size. PPN is a number where all nodes have the same, else a list.

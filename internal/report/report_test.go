@@ -19,7 +19,7 @@ func TestEveryKeyIsThere(t *testing.T) {
 	if err := json.Unmarshal(b.Bytes(), &doc); err != nil {
 		t.Fatal(err)
 	}
-	for _, key := range strings.Fields("schema status operator shape dtype world engine net seed start_ms check time_ms bytes plan config ranks") {
+	for _, key := range strings.Fields("schema status operator algorithm shape dtype world engine net seed start_ms check time_ms bytes plan config ranks") {
 		if _, ok := doc[key]; !ok {
 			t.Errorf("key %q is missing", key)
 		}

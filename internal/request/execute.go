@@ -50,7 +50,7 @@ func (out *Resolved) Outline() *report.Document {
 	run := &out.Run
 	counts := out.Plan.Counts()
 	doc := &report.Document{
-		Schema: report.Schema, Status: report.Error, Operator: run.Operator, Shape: &run.Shape, DType: run.DType.String(),
+		Schema: report.Schema, Status: report.Error, Operator: run.Operator, Algorithm: out.Plan.Algorithm, Shape: &run.Shape, DType: run.DType.String(),
 		World:  report.World{Nodes: run.World.Nodes(), PPN: run.World.PPN, Size: run.World.Size()},
 		Engine: out.Engine, Net: out.Net, Seed: run.Seed,
 		Plan:   &report.Plan{Transfers: counts.Transfers, Segments: counts.Segments, Flags: counts.Flags, Verified: true},
