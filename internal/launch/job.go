@@ -9,6 +9,7 @@ import (
 	"crypto/rand"
 	"encoding/base32"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -51,6 +52,15 @@ type Host struct {
 // and their own variables over it; else they have nothing but those.
 func (j *Job) Remote() bool {
 	return slices.ContainsFunc(j.Hosts, func(h Host) bool { return h.Target != "" })
+}
+
+// spread reports whether nodes must reach each other from other machines. They need not where all were named by
+// loopback addresses, though ssh starts their agents.
+func (j *Job) spread() bool {
+	return j.Remote() && slices.ContainsFunc(j.Hosts, func(h Host) bool {
+		addr, err := netip.ParseAddr(h.Address)
+		return err != nil || !addr.IsLoopback()
+	})
 }
 
 // AgentCommand is the command line by which the agent of a node is started over ssh; nil for one on this host.

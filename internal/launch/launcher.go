@@ -129,11 +129,11 @@ type arrival struct {
 	err   error
 }
 
-// listen opens the head's port: on loopback if all agents are on this host, else at every address, of which those are
+// listen opens the head's port: on loopback if all nodes are on this host, else at every address, of which those are
 // returned that other hosts may reach. Whoever connects must prove to be of the job before anything else.
 func listen(ctx context.Context, job *Job) (net.Listener, []string, error) {
 	at := ":0"
-	if !job.Remote() {
+	if !job.spread() {
 		at = net.JoinHostPort(job.Hosts[0].Address, "0") // pretended nodes all reach the loopback address of the first
 	}
 	var lc net.ListenConfig
@@ -141,7 +141,7 @@ func listen(ctx context.Context, job *Job) (net.Listener, []string, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("listening for agents: %w", err)
 	}
-	if !job.Remote() {
+	if !job.spread() {
 		return listener, []string{listener.Addr().String()}, nil
 	}
 	choose, err := newChooser(ctx)
@@ -177,8 +177,9 @@ func (l *launcher) startAgents(ctx context.Context, parents []string) {
 			Job: l.job.ID, Generation: generation, Node: node, Nodes: len(l.job.Hosts), Name: host.Name,
 			Parents: parents, Verbose: l.opts.Verbose, Output: l.outputFiles(node),
 		}
-		if l.job.Remote() {
-			cfg.Candidates, cfg.Interfaces, cfg.InheritEnv = host.Candidates, l.job.Interfaces, true
+		cfg.InheritEnv = l.job.Remote()
+		if l.job.spread() {
+			cfg.Candidates, cfg.Interfaces = host.Candidates, l.job.Interfaces
 		} else {
 			cfg.Address = host.Address
 		}
