@@ -13,8 +13,8 @@ func (d *Document) WriteTable(w io.Writer) error {
 	fmt.Fprintf(&b, "%s  M=%d N=%d K=%d %s  %s, %s  engine %s, net %s\n",
 		d.Operator, d.Shape.M, d.Shape.N, d.Shape.K, d.DType, count(d.World.Nodes, "node"), count(d.World.Size, "rank"), d.Engine, d.Net)
 	if d.Plan != nil {
-		fmt.Fprintf(&b, "plan: %d transfers, %d segments, %d flags, verified   config: %s   started in %.0f ms\n",
-			d.Plan.Transfers, d.Plan.Segments, d.Plan.Flags, d.Config.Source, d.StartMS)
+		fmt.Fprintf(&b, "plan: %s, %s, %s, verified   config: %s   started in %.0f ms\n",
+			count(d.Plan.Transfers, "transfer"), count(d.Plan.Segments, "segment"), count(d.Plan.Flags, "flag"), d.Config.Source, d.StartMS)
 	}
 	b.WriteByte('\n')
 	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
