@@ -27,7 +27,7 @@ func testSpec(s plan.Shape, ppn ...int) RunSpec {
 }
 
 // runJob runs all ranks in this process, each on what wrap makes of the engine.
-func runJob(t *testing.T, spec RunSpec, mapped bool, wrap func(rank int, e engine.Engine) engine.Engine) ([]RankResult, error) {
+func runJob(t testing.TB, spec RunSpec, mapped bool, wrap func(rank int, e engine.Engine) engine.Engine) ([]RankResult, error) {
 	t.Helper()
 	size := spec.World.Size()
 	boot := enginetest.NewWorld(size)
