@@ -33,7 +33,9 @@ func TestRandomWorldsAndShapes(t *testing.T) {
 }
 
 // FuzzWorldsAndShapes looks for an operator, a world, a shape and settings under which ranks hang, or get a wrong
-// result or other bits.
+// result or other bits: go test -run=- -fuzz=FuzzWorldsAndShapes -fuzzminimizetime=1x -parallel=1. (What is new to the
+// coverage depends on the order of things, so there is little to minimise; and an input may not take longer than 10 s,
+// which is short if many run at once.) An input that hangs says where when it is run as a test, when its wait ends.
 func FuzzWorldsAndShapes(f *testing.F) {
 	f.Fuzz(func(t *testing.T, input []byte) {
 		if err := decode(input).check(t, nil); err != nil {
