@@ -66,6 +66,9 @@ const (
 	maxBandwidth = 1e5
 )
 
+// maxChunks bounds the pieces of a shard: far more than help, and few enough for a plan that is made in a moment.
+const maxChunks = 64
+
 // maxWorkers bounds the workers of a role, far above the cores of any host and the CTAs of any GPU.
 const maxWorkers = 4096
 
@@ -102,8 +105,8 @@ func (s RunSpec) Validate() error {
 		return fmt.Errorf("shape M=%d N=%d on %d ranks: the ranks' operands have more rows than 64-bit sizes can count", s.Shape.M, s.Shape.N, s.World.Size())
 	case overflows(s.Shape.M, s.Shape.K) || overflows(s.Shape.N, s.Shape.K) || overflows(s.Shape.M, s.Shape.N):
 		return fmt.Errorf("shape M=%d N=%d K=%d: a matrix of it has more bytes than 64-bit sizes can count", s.Shape.M, s.Shape.N, s.Shape.K)
-	case s.Chunks < 1:
-		return fmt.Errorf("a shard cannot travel in %d chunks", s.Chunks)
+	case s.Chunks < 1 || s.Chunks > maxChunks:
+		return fmt.Errorf("a shard cannot travel in %d chunks; give a number from 1 to %d", s.Chunks, maxChunks)
 	case s.Tile < 0:
 		return fmt.Errorf("a tile cannot have %d rows", s.Tile)
 	case s.Warmup < 0 || s.Warmup > maxIters:

@@ -84,6 +84,7 @@ func TestRefusals(t *testing.T) {
 		"dtype":            {func(r *Request) { r.DType = "fp8" }, "unknown dtype"},
 		"engine":           {func(r *Request) { r.Engine = "gpu" }, "unknown engine"},
 		"odd K":            {func(r *Request) { r.K = 12 }, "multiple of 8"},
+		"too many chunks":  {func(r *Request) { r.Chunks = 65 }, "from 1 to 64"},
 		"no memory":        {func(r *Request) { r.M, r.N, r.K = 1<<22, 1<<22, 1<<22 }, "not enough memory"},
 		"overflow":         {func(r *Request) { r.M, r.N = 1<<62, 1<<62 }, "64-bit"},
 		"no such file":     {func(r *Request) { r.Config = "no/such.yaml" }, "no/such.yaml"},
