@@ -10,7 +10,6 @@ import (
 	"net"
 	"os"
 	"os/signal"
-	"runtime"
 	"sync"
 	"syscall"
 	"time"
@@ -315,7 +314,7 @@ func (a *agent) sendFacts(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	facts, err := json.Marshal(Facts{MasterPort: port, CPUs: runtime.NumCPU()})
+	facts, err := json.Marshal(Facts{MasterPort: port})
 	if err != nil {
 		return fmt.Errorf("encoding this node's facts: %w", err)
 	}

@@ -64,7 +64,6 @@ type rankState struct {
 // Facts is what an agent tells about its node right after its hello.
 type Facts struct {
 	MasterPort int `json:"master_port"` // a free port on the node's address
-	CPUs       int `json:"cpus"`        // this agent may run on
 }
 
 // order is a message to one node's agent, or to all of them (node -1).
