@@ -16,13 +16,14 @@ type RankPlace struct {
 	Rank      int      `json:"rank"`
 	Host      string   `json:"host"`
 	LocalRank int      `json:"local_rank"`
-	GPU       int      `json:"gpu"`
+	GPU       int      `json:"gpu"` // NVML's number; -1: none
 	BDF       string   `json:"bdf"`
+	Device    string   `json:"device"` // what names it to CUDA: the UUID of the GPU or of a MIG instance, else its number
 	NUMA      *int     `json:"numa"`
 	CPUs      string   `json:"cpus"`
 	Bind      string   `json:"bind"` // why these CPUs, or why none
 	NICs      []NICRef `json:"nics"`
-	Island    int      `json:"island"` // NVLink island within the node
+	Island    int      `json:"island"` // NVLink island within the node; -1: no GPU
 }
 
 // order are a node's usable GPUs in the order in which ranks take them: NVLink islands, larger first,
@@ -69,16 +70,18 @@ func Place(evals []*Eval, ranks int) (*Placing, error) {
 	p := &Placing{Ranks: []RankPlace{}, Rule: "fill one node's largest NVLink island first, then its next, then the next node; within an island by NUMA node and PCI address"}
 	total := 0
 	for _, e := range evals {
-		gpus, island := e.order()
+		gpus, _ := e.order()
 		total += len(gpus)
-		uses := e.Uses()
-		for local, g := range gpus {
-			if len(p.Ranks) == ranks {
-				return p, nil
-			}
-			gpu := &e.Node.GPUs[g]
-			r := RankPlace{Rank: len(p.Ranks), Host: e.Node.Host, LocalRank: local, GPU: gpu.Index, BDF: gpu.BDF, NUMA: gpu.NUMA, NICs: e.refs(uses[g].NICs), Island: island[g]}
-			r.CPUs, r.Bind = e.binding(gpu)
+		here := min(len(gpus), ranks-len(p.Ranks))
+		if here == 0 {
+			continue
+		}
+		places, err := e.LocalPlaces(here, "")
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range places {
+			r.Rank = len(p.Ranks)
 			p.Ranks = append(p.Ranks, r)
 		}
 	}
@@ -101,14 +104,12 @@ func (e *Eval) binding(g *GPU) (cpus, why string) {
 	if err != nil || len(allowed) == 0 {
 		return near.String(), fmt.Sprintf("CPUs of NUMA node %d", *g.NUMA)
 	}
-	var both CPUSet
-	for _, c := range near {
-		if (CPUSet{c}).overlaps(allowed) {
-			both = append(both, c)
-		}
-	}
+	both := near.intersect(allowed)
 	if len(both) == 0 {
 		return "", fmt.Sprintf("ideal are %s (NUMA node %d), but only %s may be used: not bound", near, *g.NUMA, allowed)
+	}
+	if len(both) == len(near) {
+		return near.String(), fmt.Sprintf("CPUs of NUMA node %d", *g.NUMA)
 	}
 	return both.String(), fmt.Sprintf("CPUs of NUMA node %d that may be used (ideal: %s)", *g.NUMA, near)
 }
