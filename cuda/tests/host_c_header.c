@@ -1,5 +1,5 @@
 /* The interface is C: this file compiles as C99 and nothing more. */
-#include "include/mkernel.h"
+#include "include/mkernel_device.h"
 
 uint32_t header_version_seen_from_c(void) {
   mk_ag_gemm_args args;
