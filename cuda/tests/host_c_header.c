@@ -1,5 +1,6 @@
 /* The interface is C: this file compiles as C99 and nothing more. */
 #include "include/mkernel_device.h"
+#include "include/mkernel_measure.h"
 
 uint32_t header_version_seen_from_c(void) {
   mk_ag_gemm_args args;

@@ -1,0 +1,59 @@
+/* mkernel_measure: what the links between GPUs, and between GPUs and the host, carry and how soon. The rules of mkernel.h
+ * hold. One process measures all its GPUs; nothing else should use them meanwhile. All bandwidths are one way, in GB/s
+ * (10^9 bytes); all times in microseconds; 0 stands for what could not be measured because there is no direct way.
+ *
+ * Every transfer is written over a poisoned target and read back word by word, so that a path which loses or bends data
+ * (an IOMMU that translates peer traffic, a broken link) is found and not only timed.
+ */
+#ifndef MKERNEL_MEASURE_H
+#define MKERNEL_MEASURE_H
+
+#include "mkernel.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct mk_measure_options {
+  uint32_t size, version;
+  uint64_t bytes;      /* of one transfer, a multiple of 16, at most 4 GiB; 0: 256 MiB */
+  uint64_t timeout_ns; /* bound of every wait inside a kernel; 0: two seconds */
+  int32_t repeats;     /* transfers that are timed, at most 1000; 0: eight */
+  int32_t rounds;      /* signals and loads that are timed, at most 1000000; 0: two thousand */
+} mk_measure_options;
+
+/* From the memory of GPU `from` to that of GPU `to`, CUDA ordinals. */
+typedef struct mk_measure_path {
+  uint32_t size, version;
+  int32_t from, to;
+  int32_t direct;     /* 1: kernels on `from` reach the memory of `to`; 0: the driver copies over the host */
+  int32_t reserved;
+  double copy_gbs;    /* copy engine, this direction alone */
+  double both_gbs;    /* copy engine, this direction's share while both are busy */
+  double store_gbs;   /* a kernel on `from` that stores to `to` */
+  double load_us;     /* one load by `from` of a word that `to` holds, dependent on the one before */
+  double signal_us;   /* a word stored by `from` until a kernel on `to` sees it: half of a round trip */
+  uint64_t words;     /* 8-byte words checked in each of the three transfers below */
+  uint64_t wrong_copy, wrong_store, wrong_load; /* of them, not what was written */
+} mk_measure_path;
+
+/* Between one GPU and pinned host memory, which is on the NUMA node where the calling thread runs. */
+typedef struct mk_measure_host {
+  uint32_t size, version;
+  int32_t device;
+  int32_t reserved;
+  double to_device_gbs, to_host_gbs;           /* copy engine, one direction alone */
+  double both_to_device_gbs, both_to_host_gbs; /* shares while both are busy */
+  double signal_us; /* GPU writes a word, the CPU sees it and answers, the GPU sees that: the whole round trip */
+  uint64_t words;
+  uint64_t wrong_to_device, wrong_to_host;
+} mk_measure_host;
+
+/* Both directions between two GPUs: path[0] is from a to b, path[1] back. `options` may be NULL. */
+MK_API int mk_measure_pair(int32_t a, int32_t b, const mk_measure_options* options, mk_measure_path path[2], mk_error* error);
+MK_API int mk_measure_host_link(int32_t device, const mk_measure_options* options, mk_measure_host* out, mk_error* error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

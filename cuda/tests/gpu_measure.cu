@@ -1,0 +1,81 @@
+// mk_measure on real GPUs: figures of the first GPU's host link and of every pair, all checks clean, and a planted fault
+// found. Ends with "N passed, N failed".
+#include <cstdio>
+
+#include "include/mkernel_measure.h"
+#include "kernels/measure.cu"  // the library exports none of it
+#include "tests/gpu_data.cuh"
+
+namespace {
+
+int passed = 0, failed = 0;
+
+void expect(bool good, const char* what) {
+  ++(good ? passed : failed);
+  if (!good) printf("FAIL: %s\n", what);
+}
+
+void host_link() {
+  mk_measure_host h;
+  mk_error e;
+  const int code = mk_measure_host_link(0, nullptr, &h, &e);
+  expect(code == MK_OK, e.text);
+  printf("host: to device %.1f to host %.1f both %.1f + %.1f GB/s, signal round trip %.2f us\n", h.to_device_gbs, h.to_host_gbs,
+         h.both_to_device_gbs, h.both_to_host_gbs, h.signal_us);
+  expect(h.to_device_gbs > 1 && h.to_host_gbs > 1 && h.signal_us > 0, "the host link has figures");
+  expect(h.words == 32u << 20 && h.wrong_to_device == 0 && h.wrong_to_host == 0, "what crossed the host link is right");
+}
+
+void pair(int a, int b) {
+  mk_measure_path p[2];
+  mk_error e;
+  const int code = mk_measure_pair(a, b, nullptr, p, &e);
+  expect(code == MK_OK, e.text);
+  for (const mk_measure_path& x : p) {
+    printf("%d -> %d direct %d: copy %.1f both %.1f store %.1f GB/s, load %.3f signal %.3f us\n", x.from, x.to, x.direct,
+           x.copy_gbs, x.both_gbs, x.store_gbs, x.load_us, x.signal_us);
+    expect(x.copy_gbs > 1 && x.both_gbs > 1, "the pair has figures");
+    expect(!x.direct || (x.store_gbs > 1 && x.load_us > 0 && x.signal_us > 0), "the direct way has figures");
+    expect(x.wrong_copy == 0 && x.wrong_store == 0 && x.wrong_load == 0, "what crossed is right");
+  }
+}
+
+// The check must count exactly the words that are wrong.
+void planted_fault() {
+  constexpr uint64_t kBytes = 1 << 20, kSeed = 9;
+  char* data = nullptr;
+  uint64_t* wrong = nullptr;
+  test::cuda(cudaMalloc(&data, kBytes), "data");
+  test::cuda(cudaMalloc(&wrong, sizeof *wrong), "count");
+  const auto count = [&](uint64_t seed) {
+    uint64_t n = 0;
+    test::cuda(cudaMemset(wrong, 0, sizeof *wrong), "clear");
+    test::cuda(mk::measure_check(data, kBytes, seed, wrong, nullptr), "check");
+    test::cuda(cudaMemcpy(&n, wrong, sizeof n, cudaMemcpyDeviceToHost), "count");
+    return n;
+  };
+  test::cuda(mk::measure_write(data, kBytes, kSeed, nullptr), "write");
+  expect(count(kSeed) == 0, "an untouched pattern is right");
+  expect(count(kSeed + 1) == kBytes / 8, "another seed is wrong everywhere");
+  test::cuda(cudaMemset(data + 4096, 0xA5, 24), "fault");
+  test::cuda(cudaMemset(data + kBytes - 1, 0, 1), "fault");
+  const uint64_t last_byte = mk::measure_word(kSeed, kBytes / 8 - 1) >> 56;
+  expect(count(kSeed) == (last_byte == 0 ? 3u : 4u), "three dropped words and a bent one are found");
+  mk_error e;
+  mk_measure_path p[2];
+  expect(mk_measure_pair(0, 4096, nullptr, p, &e) == MK_ERROR_ARGUMENT, "a device that is not there is refused");
+  cudaFree(data), cudaFree(wrong);
+}
+
+}  // namespace
+
+int main() {
+  int devices = 0;
+  test::cuda(cudaGetDeviceCount(&devices), "devices");
+  planted_fault();
+  host_link();
+  for (int a = 0; a < devices; ++a)
+    for (int b = a + 1; b < devices; ++b) pair(a, b);
+  printf("%d passed, %d failed\n", passed, failed);
+  return failed == 0 ? 0 : 1;
+}

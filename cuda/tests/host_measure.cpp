@@ -1,0 +1,78 @@
+// mk_measure where there is no GPU: options, refusals, and the pattern that data is checked by.
+#include <cuda_runtime.h>
+
+#include <cstring>
+#include <string>
+
+#include "host/error.h"
+#include "host/measure.h"
+#include "kernels/measure.h"
+#include "tests/check.h"
+
+using namespace mk;
+
+namespace {
+
+std::string refusal(const mk_measure_options& o) {
+  try {
+    measure_options(&o);
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+bool has(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST(measure_options_have_defaults) {
+  const mk_measure_options o = measure_options(nullptr);
+  CHECK(o.bytes == 256u << 20 && o.repeats == 8 && o.rounds == 2000 && o.timeout_ns == 2'000'000'000);
+  mk_measure_options mine;
+  MK_INIT(&mine);
+  mine.bytes = 4096, mine.rounds = 3;
+  const mk_measure_options filled = measure_options(&mine);
+  CHECK(filled.bytes == 4096 && filled.rounds == 3 && filled.repeats == 8);
+}
+
+TEST(bad_measure_options_are_named) {
+  mk_measure_options o;
+  MK_INIT(&o);
+  o.bytes = 24;
+  CHECK(has(refusal(o), "bytes is 24"));
+  o.bytes = (uint64_t{4} << 30) + 16;
+  CHECK(has(refusal(o), "bytes is 4294967312"));
+  MK_INIT(&o);
+  o.repeats = -1;
+  CHECK(has(refusal(o), "repeats is -1"));
+  MK_INIT(&o);
+  o.rounds = 1'000'001;
+  CHECK(has(refusal(o), "rounds is 1000001"));
+  MK_INIT(&o);
+  o.version = 9;
+  CHECK(has(refusal(o), "interface version 9"));
+}
+
+TEST(measuring_what_is_not_there_is_refused) {
+  mk_error e;
+  mk_measure_path path[2];
+  mk_measure_host host;
+  CHECK(mk_measure_pair(0, 1, nullptr, nullptr, &e) == MK_ERROR_ARGUMENT && has(e.text, "path is NULL"));
+  CHECK(mk_measure_pair(1, 1, nullptr, path, &e) == MK_ERROR_ARGUMENT && has(e.text, "no pair with itself"));
+  CHECK(mk_measure_host_link(0, nullptr, nullptr, &e) == MK_ERROR_ARGUMENT && has(e.text, "out is NULL"));
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0) return;
+  CHECK(mk_measure_pair(0, 1, nullptr, path, &e) == MK_ERROR_UNSUPPORTED && has(e.text, "no CUDA device"));
+  CHECK(mk_measure_host_link(0, nullptr, &host, &e) == MK_ERROR_UNSUPPORTED && has(e.text, "no CUDA device"));
+}
+
+// A shift by words, another seed, and a word left out must all be seen.
+TEST(the_pattern_tells_places_and_seeds_apart) {
+  constexpr uint64_t kPoisonWord = 0xA5A5A5A5A5A5A5A5ull;
+  for (uint64_t i = 0; i < 100000; ++i) {
+    const uint64_t word = measure_word(1, i);
+    CHECK(word != measure_word(2, i) && word != measure_word(1, i + 1) && word != measure_word(1, i + 2) &&
+          word != measure_word(1, i + 16) && word != kPoisonWord);
+  }
+}
