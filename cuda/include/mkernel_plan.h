@@ -21,6 +21,7 @@ extern "C" {
 #define MK_PLAN_VERSION 0u
 #define MK_PLAN_NONE 0xffffffffu /* no region */
 #define MK_PLAN_SECTIONS 11
+#define MK_PLAN_MAX_BLOCK (1u << 24)
 #define MK_PLAN_HEADER (4u * 8u + 8u * MK_PLAN_SECTIONS)
 
 /* The host reads and writes these structs as they lie in the image, so it has to be little-endian. */
@@ -45,6 +46,11 @@ typedef struct mk_plan_buffer {
 
 typedef struct mk_plan_span { uint32_t dim, from_num, from_den, to_num, to_den; } mk_plan_span; /* floor(dim * num / den) */
 typedef struct mk_plan_region { uint32_t buffer, rows, cols; } mk_plan_region;                  /* rows, cols: spans */
+typedef struct mk_plan_flag {
+  uint32_t kind;
+  uint32_t region;                 /* of a field: a stamp for each block of it; else MK_PLAN_NONE */
+  uint32_t block_rows, block_cols; /* of the smallest block, from the region's first row and column on */
+} mk_plan_flag;
 typedef struct mk_plan_wait { uint32_t flag, count, lag, step; } mk_plan_wait;
 typedef struct mk_plan_signal { uint32_t rank, flag; } mk_plan_signal;
 typedef struct mk_plan_queue { uint32_t first, count; } mk_plan_queue; /* tasks */
@@ -65,7 +71,7 @@ typedef struct mk_plan {
   uint32_t bytes, rank, world, chunks, nodes;
   const uint32_t* node_ranks; /* ranks of each node */
   const mk_plan_buffer* buffers;
-  const uint32_t* flags;      /* kinds */
+  const mk_plan_flag* flags;
   const mk_plan_span* spans;
   const mk_plan_region* regions;
   const uint32_t* sources;    /* regions */
@@ -121,6 +127,23 @@ static inline void mk_plan_part_at(const mk_plan* plan, const mk_plan_buffer* bu
   }
 }
 
+/* Words of a flag that are enough for all sizes up to the given ones: one, or one for each block of its field. A span of
+ * a smaller dim may have one row more than the same span of a larger one, as cut points are rounded down. */
+static inline int64_t mk_plan_flag_words(const mk_plan* plan, const mk_plan_flag* flag, const int64_t sizes[MK_DIMS]) {
+  int64_t words = 1;
+  if (flag->region == MK_PLAN_NONE) return 1;
+  for (int columns = 0; columns < 2; columns++) {
+    const mk_plan_region* region = &plan->regions[flag->region];
+    const mk_plan_span* span = &plan->spans[columns ? region->cols : region->rows];
+    const int64_t block = columns ? flag->block_cols : flag->block_rows;
+    int64_t from, to;
+    mk_plan_span_at(span, sizes, &from, &to);
+    to = to - from + 1 < sizes[span->dim] ? to - from + 1 : sizes[span->dim];
+    words *= to > 0 ? (to - 1) / block + 1 : 1;
+  }
+  return words;
+}
+
 static inline const mk_plan_region* mk_plan_source(const mk_plan* plan, const mk_plan_task* task, uint32_t i) {
   return &plan->regions[plan->sources[task->source + i]];
 }
@@ -135,7 +158,7 @@ static inline const char* mk_plan_check_tables(const mk_plan* p) {
     if (b->part < -1 || b->part >= (int32_t)p->world || (!(b->bits & MK_BUFFER_SHARDED) && b->part != 0)) return "a buffer has a part that there is not";
   }
   for (uint32_t i = 0; i < p->flag_count; i++)
-    if (p->flags[i] >= MK_FLAG_KINDS) return "a flag is of a kind that there is not";
+    if (p->flags[i].kind >= MK_FLAG_KINDS) return "a flag is of a kind that there is not";
   for (uint32_t i = 0; i < p->span_count; i++) {
     const mk_plan_span* s = &p->spans[i];
     if (s->dim >= MK_DIMS || s->from_den == 0 || s->to_den == 0 || s->from_num > s->from_den || s->to_num > s->to_den ||
@@ -147,6 +170,13 @@ static inline const char* mk_plan_check_tables(const mk_plan* p) {
     if (r->buffer >= p->buffer_count || r->rows >= p->span_count || r->cols >= p->span_count) return "a region names what is not there";
     if (p->spans[r->rows].dim != p->buffers[r->buffer].rows || p->spans[r->cols].dim != p->buffers[r->buffer].cols)
       return "a region names no part of its buffer";
+  }
+  for (uint32_t i = 0; i < p->flag_count; i++) {
+    const mk_plan_flag* f = &p->flags[i];
+    if (f->region == MK_PLAN_NONE ? f->block_rows != 0 || f->block_cols != 0
+                                  : f->kind != MK_FLAG_STAMP || f->region >= p->region_count || f->block_rows - 1u >= MK_PLAN_MAX_BLOCK ||
+                                        f->block_cols - 1u >= MK_PLAN_MAX_BLOCK)
+      return "a flag is a field of blocks that there are not";
   }
   for (uint32_t i = 0; i < p->source_count; i++)
     if (p->sources[i] >= p->region_count) return "a source is a region that is not there";
@@ -177,7 +207,7 @@ static inline const char* mk_plan_check_task(const mk_plan* p, const mk_plan_tas
 
 /* Opens a plan of exactly n bytes. NULL if it is well formed; otherwise what is wrong, as static text. */
 static inline const char* mk_plan_open(const void* image, size_t n, mk_plan* p) {
-  static const uint8_t size[MK_PLAN_SECTIONS] = {1, 4, 16, 4, 20, 12, 4, 16, 8, 52, 8};
+  static const uint8_t size[MK_PLAN_SECTIONS] = {1, 4, 16, 16, 20, 12, 4, 16, 8, 52, 8};
   const uint32_t* head = (const uint32_t*)image;
   const void* at[MK_PLAN_SECTIONS];
   uint32_t count[MK_PLAN_SECTIONS];
@@ -206,7 +236,7 @@ static inline const char* mk_plan_open(const void* image, size_t n, mk_plan* p) 
   p->algorithm = p->text + head[7];
   p->node_ranks = (const uint32_t*)at[1], p->nodes = count[1];
   p->buffers = (const mk_plan_buffer*)at[2], p->buffer_count = count[2];
-  p->flags = (const uint32_t*)at[3], p->flag_count = count[3];
+  p->flags = (const mk_plan_flag*)at[3], p->flag_count = count[3];
   p->spans = (const mk_plan_span*)at[4], p->span_count = count[4];
   p->regions = (const mk_plan_region*)at[5], p->region_count = count[5];
   p->sources = (const uint32_t*)at[6], p->source_count = count[6];

@@ -28,6 +28,7 @@ static uint64_t walk(const mk_plan* p, const int64_t sizes[MK_DIMS]) {
     sum = sum * 31 + (uint64_t)from;
     sum = sum * 31 + (uint64_t)to;
   }
+  for (uint32_t i = 0; i < p->flag_count; i++) sum = sum * 31 + (uint64_t)mk_plan_flag_words(p, &p->flags[i], sizes);
   for (uint32_t i = 0; i < p->task_count; i++) {
     const mk_plan_task* t = &p->tasks[i];
     for (uint32_t j = 0; j < t->sources; j++) sum = sum * 31 + mk_plan_source(p, t, j)->buffer;
@@ -50,7 +51,14 @@ static void print_plan(const mk_plan* p) {
     printf("buffer %s kind %u elem %u %c x %c bits %u part %d\n", mk_plan_text(p, b->name), b->kind, b->elem, dims[b->rows], dims[b->cols], b->bits,
            b->part);
   }
-  for (uint32_t i = 0; i < p->flag_count; i++) printf("flag %u kind %u\n", i, p->flags[i]);
+  for (uint32_t i = 0; i < p->flag_count; i++) {
+    printf("flag %u kind %u", i, p->flags[i].kind);
+    if (p->flags[i].region != MK_PLAN_NONE) {
+      print_region(p, p->flags[i].region);
+      printf(" %u %u", p->flags[i].block_rows, p->flags[i].block_cols);
+    }
+    printf("\n");
+  }
   for (uint32_t role = 0; role < MK_ROLES; role++) {
     for (uint32_t i = 0; i < p->queues[role].count; i++) {
       const mk_plan_task* t = &p->tasks[p->queues[role].first + i];

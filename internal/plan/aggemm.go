@@ -12,6 +12,13 @@ const (
 	agGathered
 )
 
+// The smallest blocks in which a chunk of A is announced: a tile's rows and a step of its product's depth in the CUDA
+// kernels (kTileM and kStepK in cuda/kernels/gemm_tile.h).
+const (
+	agBlockRows = 128
+	agBlockCols = 64
+)
+
 // AGGemm is AllGather followed by a matrix product: rank r holds the r-th part of the rows of A (M x K, M being
 // the rows of all ranks together) and its own whole B (N x K), and ends with C = A * Bᵀ (M x N) for all of A.
 //
@@ -20,8 +27,9 @@ const (
 // from "a" and never copied. Shards travel in the given number of chunks, which are also the segments of the
 // product and the units of flow control.
 //
-// Three kinds of flag guard chunk c of shard s in "gathered":
-//   - "arrived" (stamp, at whoever holds the chunk) by the writer: it may be read;
+// These flags guard chunk c of shard s in "gathered":
+//   - "landed" (stamp, at a rank that received the chunk from another node) by the sender's NIC: it may be read;
+//   - "arrived" (field of stamps, at its node mates, or those of the owner) by the copies: block by block it may be read;
 //   - "free" (counter, at a rank that copies the chunk to its node mates) by the mates' segments: the next
 //     epoch's copies may overwrite it there;
 //   - "read" (counter, at a rank that received the chunk from another node) by its own segment and its own
@@ -64,7 +72,7 @@ func volumes(times int64, rows, cols Span) []Volume {
 // agGemm holds what the making of an ag_gemm plan needs at hand.
 type agGemm struct {
 	maker
-	arrived, free, read, credit FlagID // first of each family
+	arrived, landed, free, read, credit FlagID // first of each family
 }
 
 func newAGGemm(w World, chunks int) *agGemm {
@@ -82,7 +90,14 @@ func newAGGemm(w World, chunks int) *agGemm {
 		Flags: []Flag{},
 		Ranks: make([]RankPlan, size),
 	}
-	m.arrived = m.plan.flagFamily(size > 1, Stamp, "arrived shard %d chunk %d", size, chunks)
+	m.arrived = m.plan.flagFamily(size > nodes, Stamp, "arrived shard %d chunk %d", size, chunks)
+	for i := range m.plan.Flags {
+		m.plan.Flags[i].Field = &Field{
+			Region:    Region{Buffer: agGathered, Rows: m.shardRows(i/chunks, i%chunks, chunks), Cols: All(DimK)},
+			BlockRows: agBlockRows, BlockCols: agBlockCols,
+		}
+	}
+	m.landed = m.plan.flagFamily(nodes > 1, Stamp, "landed shard %d chunk %d", size, chunks)
 	m.free = m.plan.flagFamily(size > nodes, Counter, "free shard %d chunk %d", size, chunks)
 	m.read = m.plan.flagFamily(nodes > 1, Counter, "read shard %d chunk %d", size, chunks)
 	m.credit = m.plan.flagFamily(nodes > 1, Stamp, "credit node %d chunk %d", nodes, chunks)
@@ -157,15 +172,15 @@ func (m *agGemm) segment(rank, shard, c int) Task {
 		return t
 	}
 	t.Src.Buffer = agGathered
-	t.Waits = m.waits.of(Wait{Flag: m.flag(m.arrived, shard, c), Count: 1})
-	writer, family := shard, m.free
+	writer, there, free := shard, m.arrived, m.free
 	if m.node[shard] != m.node[rank] {
 		writer = m.gateway(shard, m.node[rank])
 		if writer == rank {
-			family = m.read
+			there, free = m.landed, m.read
 		}
 	}
-	t.Signals = m.signals.of(Signal{Rank: writer, Flag: m.flag(family, shard, c)})
+	t.Waits = m.waits.of(Wait{Flag: m.flag(there, shard, c), Count: 1})
+	t.Signals = m.signals.of(Signal{Rank: writer, Flag: m.flag(free, shard, c)})
 	return t
 }
 
@@ -186,7 +201,7 @@ func (m *agGemm) copyTo(rank, shard, peer, c int) Task {
 		return t
 	}
 	t.Src.Buffer = agGathered
-	t.Waits = m.waits.of(Wait{Flag: arrived, Count: 1}, freed)
+	t.Waits = m.waits.of(Wait{Flag: m.flag(m.landed, shard, c), Count: 1}, freed)
 	t.Signals = m.signals.of(Signal{Rank: peer, Flag: arrived}, Signal{Rank: rank, Flag: m.flag(m.read, shard, c)})
 	return t
 }
@@ -199,7 +214,7 @@ func (m *agGemm) sendTo(rank, node, c int) Task {
 		Src:     Region{Buffer: agA, Rows: rows, Cols: All(DimK)},
 		Dst:     Region{Buffer: agGathered, Rows: rows, Cols: All(DimK)},
 		Waits:   m.waits.of(Wait{Flag: m.flag(m.credit, node, c), Count: 1, Lag: 1}),
-		Signals: m.signals.of(Signal{Rank: peer, Flag: m.flag(m.arrived, rank, c)}),
+		Signals: m.signals.of(Signal{Rank: peer, Flag: m.flag(m.landed, rank, c)}),
 	}
 }
 

@@ -26,7 +26,7 @@ const (
 	secStrings section = iota // bytes; every string ends with a 0
 	secNodes                  // ranks of each node
 	secBuffers
-	secFlags // kinds
+	secFlags
 	secSpans
 	secRegions
 	secSources // indices of regions
@@ -39,7 +39,7 @@ const (
 
 // recordSizes are the bytes of a record in each section.
 var recordSizes = [numSections]int{
-	secStrings: 1, secNodes: 4, secBuffers: 16, secFlags: 4, secSpans: 20, secRegions: 12, secSources: 4,
+	secStrings: 1, secNodes: 4, secBuffers: 16, secFlags: 16, secSpans: 20, secRegions: 12, secSources: 4,
 	secWaits: 16, secSignals: 8, secTasks: 52, secQueues: 8,
 }
 
@@ -59,7 +59,7 @@ type RankImage struct {
 	Buffers   []Buffer // without Parts
 	// Parts is, of each sharded buffer, the part of the world's that this rank holds, or -1; 0 of others.
 	Parts  []int32
-	Flags  []FlagKind
+	Flags  []Flag // without names
 	Queues [NumRoles][]Task
 	// DstParts is the same as Parts, of each task's destination at the rank it is written to.
 	DstParts [NumRoles][]int32
@@ -145,7 +145,11 @@ func (p *Plan) EncodeRank(rank int) ([]byte, error) {
 			uint32(b.Kind)|uint32(b.Elem)<<8|uint32(b.Rows)<<16|uint32(b.Cols)<<24, bits)
 	}
 	for _, f := range p.Flags {
-		e.put(secFlags, uint32(f.Kind))
+		region, rows, cols := uint32(noRegion), uint32(0), uint32(0)
+		if f.Field != nil {
+			region, rows, cols = e.region(f.Field.Region), f.Field.BlockRows, f.Field.BlockCols
+		}
+		e.put(secFlags, uint32(f.Kind), region, rows, cols)
 	}
 	for _, queue := range p.Ranks[rank].Queues {
 		e.put(secQueues, uint32(e.counts[secTasks]), uint32(len(queue)))
@@ -297,14 +301,28 @@ func (d *decoder) decode() (*RankImage, error) {
 	if err := d.buffers(r, size); err != nil {
 		return nil, err
 	}
-	for i := range d.count[secFlags] {
-		kind := word(d.record(secFlags, i), 0)
-		if int64(kind) >= int64(len(flagNames)) {
-			return nil, fmt.Errorf("flag %d is of kind %d", i, kind)
-		}
-		r.Flags = append(r.Flags, FlagKind(kind))
-	}
 	return r, d.tasks(r, size)
+}
+
+// flags reads the kinds of flags and their fields.
+func (d *decoder) flags(r *RankImage, regions []Region) error {
+	for i := range d.count[secFlags] {
+		rec := d.record(secFlags, i)
+		kind, region, rows, cols := word(rec, 0), word(rec, 1), word(rec, 2), word(rec, 3)
+		if int64(kind) >= int64(len(flagNames)) {
+			return fmt.Errorf("flag %d is of kind %d", i, kind)
+		}
+		f := Flag{Kind: FlagKind(kind)}
+		switch {
+		case region == noRegion && rows == 0 && cols == 0:
+		case f.Kind != Stamp || int64(region) >= int64(len(regions)) || rows-1 >= maxBlock || cols-1 >= maxBlock:
+			return fmt.Errorf("flag %d is a field of blocks of %d x %d over region %d", i, rows, cols, region)
+		default:
+			f.Field = &Field{Region: regions[region], BlockRows: rows, BlockCols: cols}
+		}
+		r.Flags = append(r.Flags, f)
+	}
+	return nil
 }
 
 func (d *decoder) buffers(r *RankImage, size int) error {
@@ -362,6 +380,9 @@ func (d *decoder) regionTable(r *RankImage) ([]Region, error) {
 func (d *decoder) tasks(r *RankImage, size int) error {
 	regions, err := d.regionTable(r)
 	if err != nil {
+		return err
+	}
+	if err := d.flags(r, regions); err != nil {
 		return err
 	}
 	sources := make([]Region, d.count[secSources])

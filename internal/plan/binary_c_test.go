@@ -78,12 +78,17 @@ func printImage(b *strings.Builder, p *Plan, r *RankImage) {
 		}
 		fmt.Fprintf(b, "buffer %s kind %d elem %d %v x %v bits %d part %d\n", buffer.Name, buffer.Kind, buffer.Elem, buffer.Rows, buffer.Cols, bits, p.Buffers[i].partOf(r.Rank))
 	}
-	for i, kind := range r.Flags {
-		fmt.Fprintf(b, "flag %d kind %d\n", i, kind)
-	}
 	region := func(g Region) {
 		fmt.Fprintf(b, " %s[%v %d/%d..%d/%d,%v %d/%d..%d/%d]", p.Buffers[g.Buffer].Name, g.Rows.Dim, g.Rows.From.Num, g.Rows.From.Den, g.Rows.To.Num, g.Rows.To.Den,
 			g.Cols.Dim, g.Cols.From.Num, g.Cols.From.Den, g.Cols.To.Num, g.Cols.To.Den)
+	}
+	for i, f := range p.Flags {
+		fmt.Fprintf(b, "flag %d kind %d", i, f.Kind)
+		if f.Field != nil {
+			region(f.Field.Region)
+			fmt.Fprintf(b, " %d %d", f.Field.BlockRows, f.Field.BlockCols)
+		}
+		b.WriteByte('\n')
 	}
 	for role, queue := range p.Ranks[r.Rank].Queues {
 		for i := range queue {
@@ -127,6 +132,10 @@ func (r *RankImage) walk(s Shape) uint64 {
 		from, to := span.At(s)
 		add(uint64(from))
 		add(uint64(to))
+	}
+	for i := range r.Flags {
+		rows, cols := r.Flags[i].Field.blocks(s)
+		add(uint64(rows * cols))
 	}
 	size := r.World.Size()
 	for role, queue := range r.Queues {

@@ -19,6 +19,7 @@ type searcher struct {
 	queue []past
 	began []int32 // ranks seen to have started this epoch
 	step  uint32  // of the task asked about
+	loose bool    // what the task asked about does begins while the writers of fields it waits for still work
 }
 
 func newSearcher(g *graph) *searcher {
@@ -110,7 +111,7 @@ func (s *searcher) after(task int32, rank int) bool {
 
 // walk searches from a task's waits until the given number of wanted moments is found; it returns how many were.
 func (s *searcher) walk(task int32, left int, lowNow, lowPrevious int32) int {
-	found := s.expand(past{moment: doneOf(task)}, s.step, lowPrevious)
+	found := s.expand(past{moment: doneOf(task)}, s.step, lowPrevious, s.loose)
 	if found < left {
 		found += s.drain(left-found, lowNow, lowPrevious)
 	}
@@ -125,14 +126,15 @@ func (s *searcher) drain(left int, lowNow, lowPrevious int32) (found int) {
 			low = lowPrevious
 		}
 		if s.g.levelOf(p.moment) > low {
-			found += s.expand(p, allSteps, lowPrevious)
+			found += s.expand(p, allSteps, lowPrevious, false)
 		}
 	}
 	return found
 }
 
-// expand reaches what comes right before a moment, or before a step of its task.
-func (s *searcher) expand(p past, step uint32, lowPrevious int32) (found int) {
+// expand reaches what comes right before a moment, or before a step of its task. If loose, the writer of a field that
+// the task waits for has only started; so what came before its start is reached, and not the writer itself.
+func (s *searcher) expand(p past, step uint32, lowPrevious int32, loose bool) (found int) {
 	task := p.task()
 	if p.delivery() {
 		return s.reach(past{doneOf(task), p.previous})
@@ -147,6 +149,10 @@ func (s *searcher) expand(p past, step uint32, lowPrevious int32) (found int) {
 			continue
 		}
 		for _, m := range s.g.raises.of(s.g.key(int(rank), w.Flag)) {
+			if loose && s.g.p.Flags[w.Flag].Field != nil {
+				found += s.expand(past{moment: doneOf(m.task())}, allSteps, lowPrevious, true)
+				continue
+			}
 			found += s.reach(past{m, p.previous || w.Lag == 1})
 		}
 	}

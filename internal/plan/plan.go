@@ -137,10 +137,11 @@ const (
 	Counter                 // many writers, who add 1
 )
 
-// Flag describes one flag word.
+// Flag describes one flag word, or a field of them.
 type Flag struct {
-	Name string   `json:"name"` // for people: what its value says, e.g. "arrived shard 3 chunk 1"
-	Kind FlagKind `json:"kind"`
+	Name  string   `json:"name"` // for people: what its value says, e.g. "arrived shard 3 chunk 1"
+	Kind  FlagKind `json:"kind"`
+	Field *Field   `json:"field,omitempty"`
 }
 
 // Wait is satisfied when the flag of the waiting rank holds at least Count * (epoch - Lag).

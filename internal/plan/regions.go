@@ -297,8 +297,12 @@ func (c *checker) region(b *Buffer, a access) string {
 	return c.g.p.region(c.cuts.region(a.buffer, b, a.rect))
 }
 
-// before reports whether a moment is known to come before a task's work in the same epoch.
-func (c *checker) before(m moment, task int32) bool { return c.beforeStep(m, task, allSteps) }
+// before reports whether a moment is known to come before all that a task writes in the same epoch.
+func (c *checker) before(m moment, task int32) bool {
+	c.s.loose = true
+	defer func() { c.s.loose = false }()
+	return c.beforeStep(m, task, allSteps)
+}
 
 // beforeStep is before, of what a task does behind the gates of a step.
 func (c *checker) beforeStep(m moment, task int32, step uint32) bool {

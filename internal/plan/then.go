@@ -56,7 +56,13 @@ func Then(first, second *Plan, operand string) (*Plan, error) {
 		}
 	}
 	for _, f := range second.Flags {
-		p.Flags = append(p.Flags, Flag{Name: prefix + f.Name, Kind: f.Kind})
+		f.Name = prefix + f.Name
+		if f.Field != nil {
+			field := *f.Field
+			field.Region = j.region(field.Region)
+			f.Field = &field
+		}
+		p.Flags = append(p.Flags, f)
 	}
 	j.plan = p
 	parts := j.first(first)

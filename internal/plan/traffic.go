@@ -78,7 +78,10 @@ const FlagBytes = 8
 // bits.
 func (p *Plan) HeapBytes(s Shape, elemSize int64) (int64, error) {
 	var sum checked
-	sum.add(int64(len(p.Flags)), FlagBytes)
+	for i := range p.Flags {
+		rows, cols := p.Flags[i].Field.blocks(s)
+		sum.add(rows, cols, FlagBytes)
+	}
 	size := p.World.Size()
 	for i := range p.Buffers {
 		if b := &p.Buffers[i]; b.InHeap() {

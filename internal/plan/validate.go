@@ -96,6 +96,9 @@ func (p *Plan) validateHead() *Fault {
 		case int(fl.Kind) >= len(flagNames):
 			return planFault(RuleStructure, "flag %q is of kind %v", fl.Name, fl.Kind)
 		}
+		if f := p.field(&fl); f != nil {
+			return f
+		}
 		names[fl.Name] = true
 	}
 	for _, list := range [][]Volume{p.Declared.Intra, p.Declared.Inter, p.Declared.InterMinimum} {
@@ -299,6 +302,8 @@ func (v *validator) waits(t *Task, fault faultFunc) *Fault {
 			f = fault(RuleFlag, "a wait looks back by 0 or 1 epochs, not by %d", w.Lag)
 		case w.Count < 1 || flag.Kind == Stamp && w.Count != 1:
 			f = fault(RuleFlag, "a %v is not raised %d times in an epoch", flag.Kind, w.Count)
+		default:
+			f = v.waitsForField(t, w, fault)
 		}
 		for _, before := range t.Waits[:i] {
 			if before.Flag == w.Flag {
@@ -335,6 +340,8 @@ func (v *validator) signals(t *Task, rank int, fault faultFunc) *Fault {
 			f = fault(RuleLink, "ranks %d and %d are not on one rail", rank, s.Rank)
 		case flag.Kind == Stamp && *written:
 			f = fault(RuleFlag, "it has a second writer at rank %d; a stamp has one: %s", s.Rank, v.p.Owes(s.Rank, s.Flag))
+		default:
+			f = v.raisesField(t, s, fault)
 		}
 		if f != nil {
 			f.Flag = flag.Name

@@ -25,7 +25,7 @@ func TestWaitTimeoutSaysWhoOwes(t *testing.T) {
 		if !errors.As(err, &w) {
 			t.Fatalf("got %v, want a WaitError", err)
 		}
-		if w.Rank != 0 || w.Role != "compute" || w.Flag != "arrived shard 1 chunk 0" || w.Seen != 0 || w.Wanted != 1 || w.After <= 0 {
+		if w.Rank != 0 || w.Role != "compute" || w.Flag != "landed shard 1 chunk 0" || w.Seen != 0 || w.Wanted != 1 || w.After <= 0 {
 			t.Errorf("wrong facts: %+v", w)
 		}
 		if !strings.Contains(w.Signals, "rank 1 send task 0") || !strings.Contains(w.Task, "compute c[") {
