@@ -23,7 +23,7 @@ func dryRun(w io.Writer, job *launch.Job) error {
 		fmt.Fprintf(tw, "%d\t%d\t%s\t%s\t%d\n", job.Number(rank), node, job.Hosts[node].Name, job.Hosts[node].Address, local)
 	}
 	fmt.Fprintln(tw, "\nENVIRONMENT\tOF RANK 0\tMEANING")
-	for _, v := range job.RankVariables(0, 0) {
+	for _, v := range job.RankVariables(0, launch.Attempt{}) {
 		if v.Name == "MASTER_PORT" {
 			v.Value = "(chosen at start)"
 		}

@@ -33,6 +33,8 @@ type launchFlags struct {
 	dir        string
 	env        launch.EnvOptions
 	outputDir  string
+	stdin      string
+	restarts   int
 	onlyRank   string
 	shown      map[int]bool // what onlyRank says; nil: all
 	tag        string
@@ -40,6 +42,11 @@ type launchFlags struct {
 	dryRun     bool
 	json       bool
 	verbose    bool
+}
+
+// commandFlags are flags that mean nothing to operators, and why.
+var commandFlags = map[string]string{
+	"stdin": "operators read no input",
 }
 
 // worldFlags say how many ranks there are, and where.
@@ -124,6 +131,8 @@ The first failure ends the job with one message. Exit status: 0; the first faili
 	fs.StringArrayVarP(&f.env.Names, "env", "x", nil, "variable for the ranks: NAME, NAME=value or PREFIX*; may be repeated")
 	fs.StringVar(&f.env.File, "env-file", "", "file with variables for the ranks, one NAME=value (or NAME) per line")
 	fs.StringVar(&f.outputDir, "output-dir", "", "also write rank-N.out and rank-N.err there, on the rank's own host")
+	fs.StringVar(&f.stdin, "stdin", "none", "which ranks read what mkrun launch reads: none, all or the number of one; the others read nothing")
+	fs.IntVar(&f.restarts, "max-restarts", 0, "start all ranks again this many times after one has failed, with MKRUN_RESTART_COUNT raised by one")
 	fs.StringVar(&f.onlyRank, "only-rank", "", "show the output of these ranks only, as in 0,4-7")
 	fs.StringVar(&f.tag, "tag", "rank", "what is in front of the ranks' output lines: rank, host or none")
 	fs.BoolVar(&f.timestamps, "timestamps", false, "put the time at which a line was written in front of it")
@@ -194,6 +203,15 @@ func (f *launchFlags) job(ctx context.Context) (*launch.Job, error) {
 		if f.shown, err = hosts.ParseRanks(f.onlyRank, job.World.Size()); err != nil {
 			return nil, fmt.Errorf("--only-rank %w", err)
 		}
+	}
+	if job.Stdin, err = launch.ParseStdin(f.stdin, job.World.Size()); err != nil {
+		return nil, err
+	}
+	switch job.MaxRestarts = f.restarts; {
+	case f.restarts < 0:
+		return nil, fmt.Errorf("--max-restarts %d is negative", f.restarts)
+	case f.restarts > 0 && job.Stdin != (launch.Stdin{}):
+		return nil, errors.New("--stdin and --max-restarts exclude each other: what ranks have read cannot be read again")
 	}
 	if f.outputDir != "" {
 		if job.OutputDir, err = filepath.Abs(f.outputDir); err != nil {

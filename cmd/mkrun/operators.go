@@ -187,6 +187,11 @@ func (f *launchFlags) launchOperator(cmd *cobra.Command, op *operatorFlags) erro
 	if err := op.refuseZero(cmd); err != nil {
 		return err
 	}
+	for name, why := range commandFlags {
+		if cmd.Flags().Changed(name) {
+			return &usageError{cmd.CommandPath(), fmt.Errorf("--%s is for programs of your own: %s", name, why)}
+		}
+	}
 	tag, err := f.checkStreams()
 	if err != nil {
 		return &usageError{cmd.CommandPath(), err}

@@ -38,6 +38,7 @@ func runJob(cmd *cobra.Command, f *launchFlags, job *launch.Job, tag stdio.Tag) 
 	if f.shown != nil {
 		only = func(rank int) bool { return f.shown[rank] }
 	}
+	input, _ := cmd.InOrStdin().(*os.File)
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT,
 		syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGTSTP, syscall.SIGCONT)
@@ -50,8 +51,8 @@ func runJob(cmd *cobra.Command, f *launchFlags, job *launch.Job, tag stdio.Tag) 
 		Notices: cmd.ErrOrStderr(),
 		Log:     slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: level})),
 		Verbose: f.verbose, OnlyRanks: only,
-		Signals: signals,
-		Begin:   begin,
+		Signals: signals, Stdin: input,
+		Begin: begin,
 	})
 }
 

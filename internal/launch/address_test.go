@@ -71,13 +71,13 @@ func TestDevicesAndNumbersReachTheRank(t *testing.T) {
 	m.job.Hosts[1].Devices = []int{0, 2}
 	m.job.Numbers = []int{0, 2, 1}
 	env := map[string]string{}
-	for _, v := range m.job.RankVariables(2, 1) {
+	for _, v := range m.job.RankVariables(2, Attempt{MasterPort: 1}) {
 		env[v.Name] = v.Value
 	}
 	if env["CUDA_VISIBLE_DEVICES"] != "0,2" || env["RANK"] != "1" || env["MKRUN_RANK"] != "1" || env["LOCAL_RANK"] != "0" {
 		t.Errorf("rank variables %v", env)
 	}
-	for _, v := range m.job.RankVariables(0, 1) {
+	for _, v := range m.job.RankVariables(0, Attempt{MasterPort: 1}) {
 		if v.Name == "CUDA_VISIBLE_DEVICES" {
 			t.Errorf("node 0 was given %s=%s", v.Name, v.Value)
 		}

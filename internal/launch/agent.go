@@ -7,10 +7,8 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
-	"net"
 	"os"
 	"os/signal"
-	"sync"
 	"syscall"
 	"time"
 
@@ -69,12 +67,9 @@ type agent struct {
 	log         *slog.Logger
 	incarnation uint64
 	link        *session.AgentLink
-	ranks       *session.RankServer
 	pool        *pool
-	start       *pb.Start
-	group       *keeper.Group
-	serving     sync.WaitGroup // of the ranks' sockets
-	files       rankFiles      // their output, as well
+	crew        *crew      // of the generation that the parent announced last; nil before the first
+	port        *portLease // for the first node's ranks
 }
 
 // run is one agent's life. An error means that the node could not do its part.
@@ -108,13 +103,15 @@ func (a *agent) run(ctx context.Context, secret session.Secret) error {
 	if err != nil {
 		return err
 	}
-	a.ranks = session.NewRankServer(a.link, session.RankServerConfig{Build: version.Get().BuildID(), Node: a.cfg.Node, Log: a.log})
-	defer func() { a.ranks.Close(); a.serving.Wait() }()
+	defer func() { a.port.close() }()
 	if err := a.sendFacts(ctx); err != nil {
 		return err
 	}
 	err = a.serve(ctx)
-	a.endRanks(err == nil)
+	if a.crew != nil {
+		a.crew.end(err == nil)
+		a.crew.close()
+	}
 	closeCtx, cancelClose := context.WithTimeout(context.WithoutCancel(ctx), leaveLimit)
 	defer cancelClose()
 	if closeErr := a.link.Close(closeCtx); err == nil {
@@ -125,7 +122,6 @@ func (a *agent) run(ctx context.Context, secret session.Secret) error {
 
 // serve follows the parent's orders until it says Shutdown (nil), or is lost.
 func (a *agent) serve(ctx context.Context) error {
-	var events <-chan keeper.Event
 	for {
 		select {
 		case m, ok := <-a.link.Messages():
@@ -136,13 +132,9 @@ func (a *agent) serve(ctx context.Context) error {
 			if done || err != nil {
 				return err
 			}
-			if a.group != nil && events == nil {
-				events = a.group.Events()
-			}
-		case ev, ok := <-events:
+		case ev, ok := <-a.crew.events():
 			if !ok {
 				a.nodeDone(ctx)
-				events = make(chan keeper.Event) // nothing more comes
 				continue
 			}
 			a.tell(ctx, ev)
@@ -156,18 +148,30 @@ func (a *agent) serve(ctx context.Context) error {
 
 // obey acts on one message of the parent; done means that it was the last.
 func (a *agent) obey(ctx context.Context, m *pb.ToAgent) (done bool, err error) {
-	if err := a.ranks.Observe(m); err != nil {
-		return false, fmt.Errorf("the parent broke the protocol: %w", err)
+	if r := m.GetRoster(); r != nil {
+		if err := a.newCrew(r.GetGeneration()); err != nil {
+			return false, err
+		}
+	}
+	if m.GetGeneration() != a.generation() && m.GetShutdown() == nil {
+		a.log.Debug("dropped an order about ranks of another generation", "generation", m.GetGeneration())
+		return false, nil
+	}
+	if a.crew != nil {
+		if err := a.crew.server.Observe(m); err != nil {
+			return false, fmt.Errorf("the parent broke the protocol: %w", err)
+		}
 	}
 	switch k := m.Kind.(type) {
 	case *pb.ToAgent_Roster:
 		a.pool.join(ctx, k.Roster)
 	case *pb.ToAgent_Start:
-		a.start = k.Start
-		if err := a.startRanks(ctx); err != nil {
+		if err := a.crew.begin(ctx, a, k.Start); err != nil {
 			a.send(ctx, &pb.FromAgent{Kind: &pb.FromAgent_Abort{Abort: &pb.AbortRequest{Rank: -1, Reason: err.Error()}}})
 			a.nodeDone(ctx)
 		}
+	case *pb.ToAgent_Stdin:
+		return false, a.crew.stdin.feed(k.Stdin)
 	case *pb.ToAgent_Signal:
 		switch syscall.Signal(k.Signal.GetNumber()) {
 		case syscall.SIGTSTP: // the parent stops next, and will be silent
@@ -175,108 +179,48 @@ func (a *agent) obey(ctx context.Context, m *pb.ToAgent) (done bool, err error) 
 		case syscall.SIGCONT:
 			a.link.Resume()
 		}
-		if a.group == nil {
+		if a.crew == nil || a.crew.group == nil {
 			return false, nil
 		}
 		ranks := make([]int, 0, len(k.Signal.GetRanks()))
 		for _, r := range k.Signal.GetRanks() {
 			ranks = append(ranks, int(r))
 		}
-		if err := a.group.Signal(syscall.Signal(k.Signal.GetNumber()), ranks...); err != nil {
+		if err := a.crew.group.Signal(syscall.Signal(k.Signal.GetNumber()), ranks...); err != nil {
 			a.log.Warn("passing a signal on", "error", err)
 		}
 	case *pb.ToAgent_Abort:
-		if a.group == nil {
+		if a.crew == nil || a.crew.group == nil {
 			a.nodeDone(ctx)
 			return false, nil
 		}
-		a.group.Stop(time.Duration(a.start.GetAbortGraceMs()) * time.Millisecond)
+		a.crew.stop()
 	case *pb.ToAgent_Shutdown:
 		return true, nil
 	}
 	return false, nil
 }
 
-func (a *agent) startRanks(ctx context.Context) error {
-	spec := keeper.Spec{
-		Job: a.cfg.Job, Generation: a.cfg.Generation,
-		AbortGrace: time.Duration(a.start.GetAbortGraceMs()) * time.Millisecond,
-		Grace:      time.Duration(a.start.GetGraceMs()) * time.Millisecond,
-		LastLines:  lastLines,
-		Self:       selfBinary,
+// generation is that of the ranks.
+func (a *agent) generation() uint32 {
+	if a.crew == nil {
+		return a.cfg.Generation
 	}
-	self, err := os.Executable()
-	if err != nil {
-		return fmt.Errorf("finding the mkrun binary: %w", err)
-	}
-	sockets := map[int]*session.RankSockets{}
-	closeAll := func() {
-		for _, s := range sockets {
-			s.Close()
-		}
-	}
-	for _, r := range a.start.GetRanks() {
-		rank := keeper.RankSpec{Rank: int(r.GetRank()), LocalRank: int(r.GetLocalRank()), Argv: r.GetArgv(), Env: r.GetEnv(), Dir: r.GetDir()}
-		if a.cfg.InheritEnv {
-			rank.Env = overlay(BaseEnv(os.Environ()), rank.Env)
-		}
-		if r.GetSession() {
-			if rank.Argv[0] == Self {
-				rank.Argv[0] = self
-			}
-			s, err := session.NewRankSockets()
-			if err != nil {
-				closeAll()
-				return err
-			}
-			sockets[rank.Rank] = s
-			rank.Files = []*os.File{s.RankSession, s.RankBroker}
-			rank.Env = append(rank.Env, session.EnvSessionFD+"=3", session.EnvBrokerFD+"=4")
-		}
-		spec.Ranks = append(spec.Ranks, rank)
-	}
-	files, err := a.cfg.Output.open(spec.Ranks)
-	if err != nil {
-		closeAll()
-		return err
-	}
-	a.files = files
-	// The group outlives ctx: when the agent ends, endRanks sees to it.
-	if a.group, err = keeper.Start(context.WithoutCancel(ctx), spec, outputSink{a}); err != nil {
-		closeAll()
-		a.files.close()
-		return err
-	}
-	for rank, s := range sockets {
-		s.CloseRankEnds()
-		a.serving.Go(func() {
-			if err := a.ranks.Serve(rank, s.Session, s.Broker); err != nil {
-				a.log.Warn("a rank's session", "rank", rank, "error", err)
-			}
-		})
-	}
-	return nil
+	return a.crew.generation
 }
 
-// endRanks makes sure that nothing of the ranks is left, whatever ended the agent. An agent that was dismissed while
-// ranks run was told to kill them.
-func (a *agent) endRanks(dismissed bool) {
-	if a.group == nil {
-		return
-	}
-	if dismissed {
-		a.group.Kill()
-	} else {
-		a.group.Stop(time.Duration(a.start.GetAbortGraceMs()) * time.Millisecond)
-	}
-	go func() {
-		for range a.group.Events() { // nobody is told any more
+// newCrew makes room for the ranks of a generation, of which those before it have ended.
+func (a *agent) newCrew(generation uint32) error {
+	if a.crew != nil {
+		if generation != a.crew.generation+1 || !a.crew.over {
+			return fmt.Errorf("the parent broke the protocol: a roster of generation %d while generation %d runs", generation, a.crew.generation)
 		}
-	}()
-	if err := a.group.Wait(); err != nil {
-		a.log.Warn("ending the ranks", "error", err)
+		a.crew.close()
 	}
-	a.files.close()
+	a.crew = &crew{generation: generation, server: session.NewRankServer(a.link, session.RankServerConfig{
+		Build: version.Get().BuildID(), Node: a.cfg.Node, Log: a.log,
+	})}
+	return nil
 }
 
 // tell passes an event of the ranks on to the parent.
@@ -292,10 +236,22 @@ func (a *agent) tell(ctx context.Context, ev keeper.Event) {
 	}
 }
 
+// nodeDone tells that nothing of this node's ranks is left, before which all of their output was sent. The first node
+// finds another port for the ranks that may follow them.
 func (a *agent) nodeDone(ctx context.Context) {
-	if a.group != nil {
-		if err := a.group.Wait(); err != nil {
-			a.send(ctx, &pb.FromAgent{Kind: &pb.FromAgent_Abort{Abort: &pb.AbortRequest{Rank: -1, Reason: err.Error()}}})
+	if a.crew != nil {
+		if a.crew.over {
+			return
+		}
+		a.crew.over = true
+		if a.crew.group != nil {
+			if err := a.crew.group.Wait(); err != nil {
+				a.send(ctx, &pb.FromAgent{Kind: &pb.FromAgent_Abort{Abort: &pb.AbortRequest{Rank: -1, Reason: err.Error()}}})
+			}
+		}
+		// Connections of these ranks may linger on their port.
+		if err := a.sendFacts(ctx); err != nil {
+			a.log.Debug("telling the parent of another port", "error", err)
 		}
 	}
 	a.send(ctx, &pb.FromAgent{Kind: &pb.FromAgent_NodeDone{NodeDone: &pb.NodeDone{}}})
@@ -303,47 +259,26 @@ func (a *agent) nodeDone(ctx context.Context) {
 
 // send tells the parent something. Its loss is seen by serve, so errors here end nothing.
 func (a *agent) send(ctx context.Context, m *pb.FromAgent) {
+	m.Generation = a.generation()
 	if err := a.link.Send(ctx, m); err != nil {
 		a.log.Debug("telling the parent", "error", err)
 	}
 }
 
-// sendFacts tells what is known at once; the ranks' start waits for it.
+// sendFacts tells what is known at once; the ranks' start waits for it. The first node has found a port for its ranks.
 func (a *agent) sendFacts(ctx context.Context) error {
-	port, err := freePort(ctx, a.cfg.Address)
-	if err != nil {
-		return err
+	var facts Facts
+	if a.cfg.Node == 0 {
+		a.port.close()
+		var err error
+		if a.port, err = leasePort(ctx); err != nil {
+			return err
+		}
+		facts.MasterPort = a.port.port
 	}
-	facts, err := json.Marshal(Facts{MasterPort: port})
+	text, err := json.Marshal(facts)
 	if err != nil {
 		return fmt.Errorf("encoding this node's facts: %w", err)
 	}
-	return a.link.Send(ctx, &pb.FromAgent{Kind: &pb.FromAgent_Facts{Facts: &pb.Facts{Json: facts}}})
-}
-
-// freePort finds a TCP port that nobody listens on at an address. It is the kernel's choice among
-// many, so it stays free long enough for rank 0 to take it.
-func freePort(ctx context.Context, address string) (int, error) {
-	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, "tcp", net.JoinHostPort(address, "0"))
-	if err != nil {
-		return 0, fmt.Errorf("looking for a free port on %s: %w", address, err)
-	}
-	port := l.Addr().(*net.TCPAddr).Port
-	if err := l.Close(); err != nil {
-		return 0, fmt.Errorf("looking for a free port on %s: %w", address, err)
-	}
-	return port, nil
-}
-
-// outputSink sends the ranks' output up. While the parent takes none, the ranks are held back.
-type outputSink struct{ a *agent }
-
-func (s outputSink) Output(rank int, stream stdio.Stream, data []byte, at time.Time) {
-	if err := s.a.files.write(rank, stream, data); err != nil {
-		s.a.send(context.Background(), &pb.FromAgent{Kind: &pb.FromAgent_Log{Log: &pb.AgentLog{
-			Level: levelNotice, Text: err.Error() + "; from here on the file lacks output"}}})
-	}
-	s.a.send(context.Background(), &pb.FromAgent{Kind: &pb.FromAgent_Output{Output: &pb.Output{
-		Rank: int32(rank), Stream: int32(stream), Data: data, UnixNs: at.UnixNano()}}})
+	return a.link.Send(ctx, &pb.FromAgent{Kind: &pb.FromAgent_Facts{Facts: &pb.Facts{Json: text}}})
 }

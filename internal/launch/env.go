@@ -14,7 +14,7 @@ var stale = []string{"SLURM_", "OMPI_", "PMI_", "PMIX_", "PRTE_", "HYDRA_", "MPI
 // ranked are single variables that say which rank a process is; only this job may say so.
 var ranked = []string{
 	"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "ROLE_WORLD_SIZE",
-	"MASTER_ADDR", "MASTER_PORT",
+	"GROUP_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT",
 }
 
 // BaseEnv is an environment without what an outer launcher left in it.
@@ -34,9 +34,15 @@ func BaseEnv(environ []string) []string {
 // Variable is one variable a rank is given, with the reason for --dry-run and the documentation.
 type Variable struct{ Name, Value, Meaning string }
 
+// Attempt is what differs between the generations of a job's ranks.
+type Attempt struct {
+	MasterPort int // free on rank 0's node
+	Restarts   int // how often the ranks were started again
+}
+
 // RankVariables are the variables added to one rank's environment: mkrun's own, and those that
 // torch.distributed's "env://" reads, so that a training script runs unchanged.
-func (j *Job) RankVariables(rank, masterPort int) []Variable {
+func (j *Job) RankVariables(rank int, attempt Attempt) []Variable {
 	node, local := j.World.Place(rank)
 	n := strconv.Itoa
 	root := j.Hosts[0].Address
@@ -51,13 +57,22 @@ func (j *Job) RankVariables(rank, masterPort int) []Variable {
 		{"MKRUN_NNODES", n(j.World.Nodes()), "nodes of the job"},
 		{"MKRUN_NODE_ADDR", j.Hosts[node].Address, "address this node's ranks listen on"},
 		{"MKRUN_ROOT_ADDR", root, "address of rank 0's node"},
+		{"MKRUN_RESTART_COUNT", n(attempt.Restarts), "how often the job's ranks were started again"},
 		{"RANK", number, "torch: as MKRUN_RANK"},
 		{"WORLD_SIZE", n(j.World.Size()), "torch: as MKRUN_SIZE"},
 		{"LOCAL_RANK", n(local), "torch: as MKRUN_LOCAL_RANK"},
 		{"LOCAL_WORLD_SIZE", n(j.World.PPN[node]), "torch: as MKRUN_LOCAL_SIZE"},
 		{"GROUP_RANK", n(node), "torch: as MKRUN_NODE_RANK"},
+		{"GROUP_WORLD_SIZE", n(j.World.Nodes()), "torch: as MKRUN_NNODES"},
+		{"ROLE_NAME", "default", "torch: all ranks have one role"},
+		{"ROLE_RANK", number, "torch: as MKRUN_RANK"},
+		{"ROLE_WORLD_SIZE", n(j.World.Size()), "torch: as MKRUN_SIZE"},
 		{"MASTER_ADDR", root, "torch: where rank 0 listens"},
-		{"MASTER_PORT", n(masterPort), "torch: a port that was free on rank 0's node"},
+		{"MASTER_PORT", n(attempt.MasterPort), "torch: a port that is free on rank 0's node, and no other job's"},
+		{"TORCHELASTIC_RUN_ID", j.ID, "torch: as MKRUN_JOB_ID"},
+		{"TORCHELASTIC_RESTART_COUNT", n(attempt.Restarts), "torch: as MKRUN_RESTART_COUNT"},
+		{"TORCHELASTIC_MAX_RESTARTS", n(j.MaxRestarts), "torch: --max-restarts"},
+		{"TORCHELASTIC_USE_AGENT_STORE", "False", "torch: rank 0 itself opens the store at MASTER_PORT"},
 	}
 	if devices := j.Hosts[node].Devices; devices != nil {
 		words := make([]string, 0, len(devices))
@@ -70,10 +85,30 @@ func (j *Job) RankVariables(rank, masterPort int) []Variable {
 }
 
 // rankEnv is the whole environment of one rank.
-func (j *Job) rankEnv(rank, masterPort int) []string {
+func (j *Job) rankEnv(rank int, attempt Attempt) []string {
 	env := slices.Clone(j.Env)
-	for _, v := range j.RankVariables(rank, masterPort) {
+	for _, v := range j.RankVariables(rank, attempt) {
 		env = append(env, fmt.Sprintf("%s=%s", v.Name, v.Value))
+	}
+	return env
+}
+
+// envDefaults are set where neither the user nor a rank's host says otherwise. Like torchrun's: several ranks on a node
+// with a thread for each of its CPUs would get in each other's way.
+func (j *Job) envDefaults(node int) []string {
+	if j.Session || j.World.PPN[node] < 2 {
+		return nil
+	}
+	return []string{"OMP_NUM_THREADS=1"}
+}
+
+// withDefaults is an environment with settings added that it lacks.
+func withDefaults(env, defaults []string) []string {
+	for _, kv := range defaults {
+		name, _, _ := strings.Cut(kv, "=")
+		if !slices.ContainsFunc(env, func(have string) bool { return strings.HasPrefix(have, name+"=") }) {
+			env = append(env, kv)
+		}
 	}
 	return env
 }

@@ -27,6 +27,7 @@ type Options struct {
 
 	OnlyRanks func(rank int) bool // whose output is shown; nil: all
 	Signals   <-chan os.Signal    // the user's
+	Stdin     *os.File            // what ranks read, if the job wants that
 	Begin     time.Time           // when the command was given
 }
 
@@ -69,7 +70,7 @@ func Run(ctx context.Context, job *Job, opts Options) (*Outcome, error) {
 	l := &launcher{job: job, opts: opts, machine: m, secret: session.NewSecret(), gone: make(chan int, job.World.Nodes()),
 		came: make(chan arrival, job.World.Nodes())}
 	l.head, err = session.NewHead(session.HeadConfig{
-		Job: job.ID, Generation: generation, Secret: l.secret, Nodes: job.World.Nodes(), Build: version.Get().BuildID(), Log: opts.Log,
+		Job: job.ID, Generation: firstGeneration, Secret: l.secret, Nodes: job.World.Nodes(), Build: version.Get().BuildID(), Log: opts.Log,
 	})
 	if err != nil {
 		return nil, err
@@ -116,6 +117,7 @@ type launcher struct {
 	overSSH *sshStarter
 	pending int // nodes that have not arrived
 	output  *outputQueue
+	stdin   *stdinSource // nil: not read
 	started time.Duration
 	signals int
 	giveUp  <-chan time.Time // set once the job has to end
@@ -174,7 +176,7 @@ func (l *launcher) startAgents(ctx context.Context, parents []string) {
 	})
 	for node, host := range l.job.Hosts {
 		cfg := AgentConfig{
-			Job: l.job.ID, Generation: generation, Node: node, Nodes: len(l.job.Hosts), Name: host.Name,
+			Job: l.job.ID, Generation: firstGeneration, Node: node, Nodes: len(l.job.Hosts), Name: host.Name,
 			Parents: parents, Verbose: l.opts.Verbose, Output: l.outputFiles(node),
 		}
 		cfg.InheritEnv = l.job.Remote()
@@ -224,7 +226,18 @@ func (l *launcher) follow(ctx context.Context) {
 	startTimer, timer := l.timerOf(l.job.StartTimeout), l.timerOf(l.job.Timeout)
 	var grace <-chan time.Time
 	done := ctx.Done()
-	for !l.machine.over() {
+	for {
+		if l.machine.over() {
+			if l.signals > 0 || !l.machine.restartable() {
+				return
+			}
+			startTimer, grace = nil, nil
+			if l.job.StartTimeout > 0 {
+				startTimer = time.After(l.job.StartTimeout)
+			}
+			l.restart()
+			continue
+		}
 		var orders []order
 		select {
 		case ev, ok := <-l.head.Events():
@@ -234,6 +247,7 @@ func (l *launcher) follow(ctx context.Context) {
 			orders = l.take(ev)
 			if l.machine.allStarted() {
 				startTimer = nil
+				orders = append(orders, l.readStdin()...)
 			}
 		case a := <-l.came:
 			orders = l.arrive(a)
@@ -246,6 +260,8 @@ func (l *launcher) follow(ctx context.Context) {
 			}
 		case err := <-l.output.failed:
 			orders = l.machine.fail(outputCause(err))
+		case err := <-l.stdin.failures():
+			orders = l.machine.fail(noPlace(pb.Cause_LAUNCHER, err.Error(), stdio.StatusLauncher))
 		case <-done:
 			done = nil
 			orders = l.machine.fail(noPlace(pb.Cause_LAUNCHER, context.Cause(ctx).Error(), stdio.StatusLauncher))
@@ -271,6 +287,42 @@ func (l *launcher) follow(ctx context.Context) {
 	}
 }
 
+// restart starts the ranks again, of which one has failed and all have ended.
+func (l *launcher) restart() {
+	l.giveUp = nil
+	cause := l.machine.cause
+	cause.Rank = int32(l.job.Number(int(cause.GetRank())))
+	fmt.Fprintf(l.opts.Notices, "%s\nmkrun: starting all ranks again (restart %d of %d)\n", CauseText(cause), l.machine.restarts()+1, l.job.MaxRestarts)
+	l.order(l.machine.restart())
+}
+
+// readStdin begins to read for the ranks that want that, which are there now.
+func (l *launcher) readStdin() []order {
+	if l.stdin != nil || l.opts.Stdin == nil || l.machine.cause != nil {
+		return nil
+	}
+	var nodes []int
+	for rank := range l.job.World.Size() {
+		node := l.job.World.NodeOf(rank)
+		if l.job.Stdin.reads(l.job.Number(rank)) && (len(nodes) == 0 || nodes[len(nodes)-1] != node) {
+			nodes = append(nodes, node)
+		}
+	}
+	if len(nodes) == 0 {
+		return nil
+	}
+	var err error
+	generation := l.machine.generation
+	l.stdin, err = startStdin(l.opts.Stdin, nodes, func(node int, m *pb.ToAgent) error {
+		m.Generation = generation
+		return l.head.Send(node, m)
+	})
+	if err != nil {
+		return l.machine.fail(noPlace(pb.Cause_LAUNCHER, err.Error(), stdio.StatusLauncher))
+	}
+	return nil
+}
+
 // take lets the machine act on what an agent said.
 func (l *launcher) take(ev session.HeadEvent) []order {
 	m, node := l.machine, ev.Node
@@ -293,7 +345,9 @@ func (l *launcher) take(ev session.HeadEvent) []order {
 		}
 		return m.fail(m.nodeCause(pb.Cause_LAUNCHER, node, "its agent was refused: "+ev.Refused.Reason))
 	case ev.Barrier == 1:
-		l.started = time.Since(l.opts.Begin)
+		if l.started == 0 {
+			l.started = time.Since(l.opts.Begin)
+		}
 		return nil
 	case ev.Message == nil:
 		return nil
@@ -335,6 +389,8 @@ func (l *launcher) take(ev session.HeadEvent) []order {
 		})
 	case *pb.FromAgent_NodeDone:
 		m.nodeDone(node)
+	case *pb.FromAgent_StdinTaken:
+		l.stdin.acknowledge(node, k.StdinTaken)
 	case *pb.FromAgent_Member:
 		l.opts.Log.Debug("gossip", "from", node, "node", k.Member.GetNode(), "alive", k.Member.GetAlive())
 	case *pb.FromAgent_Log:
@@ -416,6 +472,7 @@ func (l *launcher) waiting() string {
 func (l *launcher) order(orders []order) {
 	for _, o := range orders {
 		var err error
+		o.msg.Generation = l.machine.generation
 		switch {
 		case o.msg.GetRoster() != nil:
 			err = l.head.PushRoster(o.msg.GetRoster())
@@ -435,6 +492,7 @@ func (l *launcher) order(orders []order) {
 
 // end dismisses the agents and makes sure that nothing is left on this host.
 func (l *launcher) end() {
+	l.stdin.close()
 	l.starts()
 	for l.pending > 0 {
 		if a := <-l.came; a.err == nil {

@@ -13,14 +13,15 @@ import (
 	"github.com/mkrun/mkrun/internal/stdio"
 )
 
-// generation numbers the starts of a job's ranks; a job that is not restarted has one.
-const generation = 1
+// firstGeneration numbers the first start of a job's ranks. Each restart adds one; this one counter at the head is all
+// that decides which generation a rank is of.
+const firstGeneration = 1
 
 // exitAborted is the status with which a rank leaves because others failed, as if it had obeyed a
 // SIGTERM. Such an exit is a consequence, never a cause.
 const exitAborted = 128 + 15
 
-// machine is the head's view of one generation of a job: a pure state machine without clocks,
+// machine is the head's view of a job, one generation after the other: a pure state machine without clocks,
 // goroutines or sockets. Every input returns the messages it calls for, so that any order of events,
 // however unlucky, can be replayed in a test.
 type machine struct {
@@ -31,12 +32,15 @@ type machine struct {
 	cause    *pb.Cause // why the job failed; nil while all is well
 	weight   weight    // of the cause
 	begun    bool      // roster and start orders were sent
+
+	generation uint32
 }
 
 type nodeState struct {
 	joined bool
 	facts  *Facts
 	over   bool // its ranks have ended and all output has arrived, or the agent is lost
+	lost   bool
 }
 
 type rankPhase int
@@ -76,7 +80,7 @@ const allNodes = -1
 
 // newMachine starts with all nodes missing since now.
 func newMachine(job *Job, now time.Time) (*machine, error) {
-	assembly, err := rendezvous.NewAssembly(job.ID, generation, job.World.PPN, now)
+	assembly, err := rendezvous.NewAssembly(job.ID, firstGeneration, job.World.PPN, now)
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +89,33 @@ func newMachine(job *Job, now time.Time) (*machine, error) {
 		assembly: assembly,
 		nodes:    make([]nodeState, job.World.Nodes()),
 		ranks:    make([]rankState, job.World.Size()),
+
+		generation: firstGeneration,
 	}, nil
+}
+
+// restarts is how often the ranks were started again.
+func (m *machine) restarts() int { return int(m.generation - firstGeneration) }
+
+// restartable reports whether the ranks, which have all ended, shall be started once more: one of them failed, all
+// agents are there, and the job has a restart left.
+func (m *machine) restartable() bool {
+	if m.cause == nil || m.restarts() >= m.job.MaxRestarts ||
+		m.cause.GetKind() != pb.Cause_RANK_EXIT && m.cause.GetKind() != pb.Cause_RANK_ABORT {
+		return false
+	}
+	return !slices.ContainsFunc(m.nodes, func(n nodeState) bool { return n.lost || !n.joined })
+}
+
+// restart begins the next generation with the same agents.
+func (m *machine) restart() []order {
+	m.generation++
+	m.ranks = make([]rankState, m.job.World.Size())
+	for node := range m.nodes {
+		m.nodes[node].over = false
+	}
+	m.cause, m.weight, m.begun = nil, 0, false
+	return m.begin()
 }
 
 func (m *machine) hello(node int, h *pb.Hello) []order {
@@ -115,6 +145,7 @@ func (m *machine) begin() []order {
 		return m.fail(noPlace(pb.Cause_LAUNCHER, err.Error(), stdio.StatusLauncher))
 	}
 	m.begun = true
+	roster.Generation = m.generation
 	for node, n := range roster.GetNodes() {
 		m.job.Hosts[node].Address = n.GetAddress()
 	}
@@ -131,9 +162,12 @@ func (m *machine) begin() []order {
 				Rank:      int32(rank),
 				LocalRank: int32(local),
 				Argv:      m.job.Argv,
-				Env:       m.job.rankEnv(rank, m.nodes[0].facts.MasterPort),
+				Env:       m.job.rankEnv(rank, Attempt{MasterPort: m.nodes[0].facts.MasterPort, Restarts: m.restarts()}),
 				Dir:       m.job.Dir,
 				Session:   m.job.Session,
+
+				EnvDefault: m.job.envDefaults(node),
+				Stdin:      m.job.Stdin.reads(m.job.Number(rank)),
 			})
 		}
 		orders = append(orders, order{node, &pb.ToAgent{Kind: &pb.ToAgent_Start{Start: start}}})
@@ -209,7 +243,7 @@ func (m *machine) lost(node int, why string) []order {
 	if m.nodes[node].over {
 		return nil
 	}
-	m.nodes[node].over = true
+	m.nodes[node].over, m.nodes[node].lost = true, true
 	return m.fail(m.nodeCause(pb.Cause_AGENT_LOST, node, "its agent is gone: "+why))
 }
 

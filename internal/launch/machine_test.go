@@ -24,7 +24,7 @@ func testMachine(t *testing.T, ppn ...int) *machine {
 
 // helloOf is what the agent of a node says first.
 func helloOf(node int) *pb.Hello {
-	return &pb.Hello{Job: "job", Generation: generation, Node: int32(node), Addresses: []string{"127.0.0.1:7946"}}
+	return &pb.Hello{Job: "job", Generation: firstGeneration, Node: int32(node), Addresses: []string{"127.0.0.1:7946"}}
 }
 
 // join brings all nodes in and starts all ranks.
@@ -176,5 +176,54 @@ func TestStatesNameWhoIsMissing(t *testing.T) {
 	m.hello(0, helloOf(0))
 	if got := m.states(time.Unix(103, 0)); !strings.Contains(got, "node1 (node 1, 127.0.0.2): its agent has not said hello for 3s") {
 		t.Errorf("states do not name the missing node:%s", got)
+	}
+}
+
+func TestRestart(t *testing.T) {
+	m := testMachine(t, 1, 1)
+	m.job.MaxRestarts = 2
+	join(t, m)
+	if m.restartable() {
+		t.Error("a job in which nothing failed is to be restarted")
+	}
+	m.exited(1, &pb.RankExited{Rank: 1, ExitCode: 3})
+	m.nodeDone(0)
+	m.factsFrom(0, []byte(`{"master_port":4712}`))
+	m.nodeDone(1)
+	if !m.over() || !m.restartable() {
+		t.Fatalf("over %v, restartable %v", m.over(), m.restartable())
+	}
+	orders := m.restart()
+	if len(orders) != 3 || orders[0].msg.GetRoster().GetGeneration() != firstGeneration+1 {
+		t.Fatalf("orders %v, want the next generation's roster and two starts", orders)
+	}
+	env := strings.Join(orders[2].msg.GetStart().GetRanks()[0].GetEnv(), "\n")
+	for _, want := range []string{"MKRUN_RESTART_COUNT=1", "TORCHELASTIC_RESTART_COUNT=1", "TORCHELASTIC_MAX_RESTARTS=2", "MASTER_PORT=4712"} {
+		if !strings.Contains(env, want) {
+			t.Errorf("rank 1 lacks %s in its environment", want)
+		}
+	}
+	if m.over() || m.cause != nil || m.allStarted() {
+		t.Error("the next generation began with what was left of the one before")
+	}
+}
+
+func TestWhatIsNotRestarted(t *testing.T) {
+	for name, fail := range map[string]func(m *machine){
+		"no restart left": func(m *machine) { m.job.MaxRestarts = 0; m.exited(0, &pb.RankExited{Rank: 0, ExitCode: 3}) },
+		"lost agent":      func(m *machine) { m.exited(0, &pb.RankExited{Rank: 0, ExitCode: 3}); m.lost(1, "cut off") },
+		"no program":      func(m *machine) { m.exited(0, &pb.RankExited{Rank: 0, ExitCode: 127, ExecError: "not there"}) },
+		"user":            func(m *machine) { m.interrupt(2) },
+		"time":            func(m *machine) { m.fail(noPlace(pb.Cause_TIMEOUT, "--timeout", 124)) },
+	} {
+		m := testMachine(t, 1, 1)
+		m.job.MaxRestarts = 5
+		join(t, m)
+		fail(m)
+		m.nodeDone(0)
+		m.nodeDone(1)
+		if m.restartable() {
+			t.Errorf("%s: it is to be restarted", name)
+		}
 	}
 }

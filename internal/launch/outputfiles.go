@@ -46,8 +46,9 @@ type rankFile struct {
 	broken bool // only its own pump looks
 }
 
-// open makes the files, which must not hold anything of another job: those of an earlier run are replaced.
-func (o OutputFiles) open(ranks []keeper.RankSpec) (rankFiles, error) {
+// open makes the files, which must not hold anything of another job: those of an earlier run are replaced. A generation
+// that is not a job's first adds to what is there.
+func (o OutputFiles) open(ranks []keeper.RankSpec, add bool) (rankFiles, error) {
 	if o.Dir == "" {
 		return nil, nil
 	}
@@ -55,10 +56,14 @@ func (o OutputFiles) open(ranks []keeper.RankSpec) (rankFiles, error) {
 		return nil, fmt.Errorf("--output-dir: %w", err)
 	}
 	files := rankFiles{}
+	how := os.O_CREATE | os.O_WRONLY | os.O_TRUNC
+	if add {
+		how = os.O_CREATE | os.O_WRONLY | os.O_APPEND
+	}
 	for _, r := range ranks {
 		for stream, suffix := range map[stdio.Stream]string{stdio.Stdout: "out", stdio.Stderr: "err"} {
 			name := fmt.Sprintf("rank-%0*d.%s", o.Width, o.Numbers[r.LocalRank], suffix)
-			f, err := os.Create(filepath.Join(o.Dir, name))
+			f, err := os.OpenFile(filepath.Join(o.Dir, name), how, 0o666)
 			if err != nil {
 				files.close()
 				return nil, fmt.Errorf("--output-dir: %w", err)

@@ -32,8 +32,9 @@ type HeadConfig struct {
 	protocol uint32 // ProtocolVersion; tests pretend to be another build
 }
 
-// Head is the parent of one generation of a job: it admits the agents, hands what they say to its owner
-// as events, runs fences and barriers, and notices when an agent is lost.
+// Head is the parent of a job's agents: it admits them, hands what they say to its owner as events, runs fences and
+// barriers, and notices when an agent is lost. What is said about ranks of another generation than that of the roster
+// pushed last is dropped.
 type Head struct {
 	cfg    HeadConfig
 	log    *slog.Logger
@@ -44,6 +45,7 @@ type Head struct {
 
 	mu      sync.Mutex
 	agents  []*agentConn // by node; nil until its hello, and kept when it is gone
+	current uint32       // generation of the ranks
 	world   world        // empty until the roster was pushed
 	store   *store
 	barrier *collective
@@ -123,6 +125,8 @@ func NewHead(cfg HeadConfig) (*Head, error) {
 		stop:   make(chan struct{}),
 		agents: make([]*agentConn, cfg.Nodes),
 		closed: make(chan struct{}),
+
+		current: cfg.Generation,
 	}
 	h.gate = newGate(config, h.log)
 	h.server = grpc.NewServer(
@@ -215,26 +219,34 @@ func checkDown(m *pb.ToAgent) (int, error) {
 	return size, nil
 }
 
-// PushRoster tells every agent the numbered membership, once, and opens the fences and barriers of its ranks.
+// PushRoster tells every agent the numbered membership, once for each generation, and opens the fences and barriers of
+// its ranks. Those of the generation before are forgotten: the owner has seen all of its ranks end.
 func (h *Head) PushRoster(r *pb.Roster) error {
 	w, err := newWorld(r)
 	if err != nil {
 		return err
 	}
-	if r.Job != h.cfg.Job || r.Generation != h.cfg.Generation || len(w.nodes) != h.cfg.Nodes {
-		return fmt.Errorf("roster of job %s generation %d with %d nodes; this session is job %s generation %d with %d nodes",
-			r.Job, r.Generation, len(w.nodes), h.cfg.Job, h.cfg.Generation, h.cfg.Nodes)
+	if err := h.openWorld(r, w); err != nil {
+		return err
 	}
+	return h.Broadcast(&pb.ToAgent{Generation: r.Generation, Kind: &pb.ToAgent_Roster{Roster: r}})
+}
+
+func (h *Head) openWorld(r *pb.Roster, w world) error {
 	h.mu.Lock()
+	defer h.mu.Unlock()
+	next := h.current
 	if h.world.size != 0 {
-		h.mu.Unlock()
-		return errors.New("the roster of this generation was already pushed")
+		next++
 	}
-	h.world = w
+	if r.Job != h.cfg.Job || r.Generation != next || len(w.nodes) != h.cfg.Nodes {
+		return fmt.Errorf("roster of job %s generation %d with %d nodes; the next of this session is job %s generation %d with %d nodes",
+			r.Job, r.Generation, len(w.nodes), h.cfg.Job, next, h.cfg.Nodes)
+	}
+	h.current, h.world = next, w
 	h.store = newStore(w, h.cfg.StoreLimit)
 	h.barrier = newCollective("barrier", w.size)
-	h.mu.Unlock()
-	return h.Broadcast(&pb.ToAgent{Kind: &pb.ToAgent_Roster{Roster: r}})
+	return nil
 }
 
 // Waiting tells which ranks the others are waiting for, in the fence and in the barrier in progress.

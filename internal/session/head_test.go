@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/proto"
 
 	pb "github.com/mkrun/mkrun/internal/session/sessionpb"
 )
@@ -291,5 +292,48 @@ func (m *mutable) Close() error {
 		return nil
 	default:
 		return m.Conn.Close()
+	}
+}
+
+// The counter of generations is the head's alone: a roster must be the next one, and what is said about ranks of
+// another generation changes nothing.
+func TestOnlyTheCurrentGenerationCounts(t *testing.T) {
+	r := newRig(t, HeadConfig{Nodes: 2})
+	links, roster := r.job(1, 1)
+	enter := func(link *AgentLink, generation uint32, rank int32, seq uint64) {
+		send(t, link, &pb.FromAgent{Generation: generation, Kind: &pb.FromAgent_Barrier{Barrier: &pb.BarrierEnter{Rank: rank, Seq: seq}}})
+	}
+	enter(links[0], 0, 0, 1) // the first generation stops half-way
+	send(t, links[0], &pb.FromAgent{Kind: &pb.FromAgent_NodeDone{NodeDone: &pb.NodeDone{}}})
+	r.event("node done", func(ev HeadEvent) bool { return ev.Message.GetNodeDone() != nil })
+
+	again := proto.Clone(roster).(*pb.Roster)
+	for _, wrong := range []uint32{0, 2} {
+		again.Generation = wrong
+		if err := r.head.PushRoster(again); err == nil {
+			t.Errorf("a roster of generation %d was taken after that of generation 0", wrong)
+		}
+	}
+	again.Generation = 1
+	if err := r.head.PushRoster(again); err != nil {
+		t.Fatal(err)
+	}
+	for _, link := range links {
+		if m := next(t, link); m.GetRoster().GetGeneration() != 1 || m.GetGeneration() != 1 {
+			t.Fatalf("got %v, want the roster of generation 1", m)
+		}
+	}
+	enter(links[1], 0, 1, 1) // late: would complete the first generation's barrier
+	enter(links[1], 2, 1, 1) // of no generation there is
+	send(t, links[1], &pb.FromAgent{Kind: &pb.FromAgent_RankExited{RankExited: &pb.RankExited{Rank: 1, ExitCode: 9}}})
+	enter(links[0], 1, 0, 1)
+	enter(links[1], 1, 1, 1)
+	if ev := r.event("barrier", func(ev HeadEvent) bool { return ev.Barrier != 0 || ev.Message.GetRankExited() != nil }); ev.Message != nil {
+		t.Fatal("the exit of a rank of an older generation was passed on")
+	}
+	for _, link := range links {
+		if m := next(t, link); m.GetBarrierDone() == nil || m.GetGeneration() != 1 {
+			t.Fatalf("got %v, want the end of generation 1's barrier", m)
+		}
 	}
 }

@@ -114,13 +114,19 @@ func (h *Head) read(st stream, a *agentConn) error {
 
 // handle acts on one message; an error means that the agent cannot be trusted to count any more.
 func (h *Head) handle(a *agentConn, m *pb.FromAgent) error {
-	switch k := m.Kind.(type) {
+	switch m.Kind.(type) {
 	case *pb.FromAgent_Heartbeat:
 		return nil
 	case nil: // of a newer build: messages of the same protocol version may be ignored
 		return nil
 	case *pb.FromAgent_Hello:
 		return errors.New("a second hello")
+	}
+	if ofRanks(m) && m.Generation != h.generation() {
+		h.log.Debug("dropped what an agent said about ranks of another generation", "node", a.node, "generation", m.Generation)
+		return nil
+	}
+	switch k := m.Kind.(type) {
 	case *pb.FromAgent_Put:
 		return h.put(a, k.Put)
 	case *pb.FromAgent_Fence:
@@ -138,6 +144,23 @@ func (h *Head) handle(a *agentConn, m *pb.FromAgent) error {
 	}
 	h.emit(HeadEvent{Node: a.node, Incarnation: a.incarnation, Message: m}, a.watch)
 	return nil
+}
+
+// generation is that of the ranks.
+func (h *Head) generation() uint32 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.current
+}
+
+// ofRanks reports whether a message is about ranks, and so belongs to a generation.
+func ofRanks(m *pb.FromAgent) bool {
+	switch m.Kind.(type) {
+	case *pb.FromAgent_Put, *pb.FromAgent_Fence, *pb.FromAgent_Barrier, *pb.FromAgent_NodeDone, *pb.FromAgent_StdinTaken, *pb.FromAgent_Abort:
+		return true
+	}
+	_, about := rankOf(m)
+	return about
 }
 
 // rankOf is the rank that a message speaks for, if any.
@@ -181,7 +204,7 @@ func (h *Head) put(a *agentConn, p *pb.Put) error {
 	h.mu.Unlock()
 	if errors.Is(err, errStoreFull) {
 		h.emit(HeadEvent{Node: a.node, Incarnation: a.incarnation,
-			Message: &pb.FromAgent{Kind: &pb.FromAgent_Abort{Abort: &pb.AbortRequest{Rank: p.From, Reason: err.Error()}}}}, a.watch)
+			Message: &pb.FromAgent{Generation: h.generation(), Kind: &pb.FromAgent_Abort{Abort: &pb.AbortRequest{Rank: p.From, Reason: err.Error()}}}}, a.watch)
 		return nil
 	}
 	return err
@@ -199,6 +222,7 @@ func (h *Head) enterFence(a *agentConn, f *pb.FenceEnter) error {
 	}
 	for node, messages := range out {
 		for _, m := range messages {
+			m.Generation = h.current
 			if peer := h.agents[node]; peer != nil {
 				_ = peer.post(m, 0) // the store's limit bounds these; a lost agent is an event of its own
 			}
@@ -226,7 +250,7 @@ func (h *Head) passBarrier(a *agentConn, b *pb.BarrierEnter) (done bool, err err
 	if err != nil || !done {
 		return false, err
 	}
-	m := &pb.ToAgent{Kind: &pb.ToAgent_BarrierDone{BarrierDone: &pb.BarrierDone{Seq: b.Seq}}}
+	m := &pb.ToAgent{Generation: h.current, Kind: &pb.ToAgent_BarrierDone{BarrierDone: &pb.BarrierDone{Seq: b.Seq}}}
 	for _, peer := range h.agents {
 		if peer != nil {
 			_ = peer.post(m, 0)

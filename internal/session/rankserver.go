@@ -71,8 +71,8 @@ func NewRankServer(up Uplink, cfg RankServerConfig) *RankServer {
 	}
 }
 
-// Observe takes in what the parent said. The agent passes on every message of its link, in order,
-// and starts ranks only after it passed on the Roster and the Start.
+// Observe takes in what the parent said. The agent passes on every message of its link about this server's
+// generation, in order, and starts ranks only after it passed on the Roster and the Start.
 func (s *RankServer) Observe(m *pb.ToAgent) error {
 	switch k := m.Kind.(type) {
 	case *pb.ToAgent_Roster:

@@ -58,6 +58,7 @@ func (r *rankService) abortStatus() error {
 // send passes a message up. It is not bound to the rank's call, so that the count of what was sent is
 // right even if the rank gives up waiting.
 func (r *rankService) send(m *pb.FromAgent) error {
+	m.Generation = r.server.generation()
 	if err := r.server.up.Send(r.server.ctx, m); err != nil {
 		return status.Errorf(codes.Unavailable, "the agent has lost its parent: %v", err)
 	}
@@ -125,6 +126,12 @@ func (r *rankService) Put(_ context.Context, q *pb.RankPut) (*pb.Empty, error) {
 	}
 	r.put += int64(len(q.Chunk))
 	return &pb.Empty{}, r.send(&pb.FromAgent{Kind: &pb.FromAgent_Put{Put: &pb.Put{From: r.rank, To: q.To, Round: r.round + 1, Chunk: q.Chunk}}})
+}
+
+func (s *RankServer) generation() uint32 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.roster.GetGeneration()
 }
 
 func (s *RankServer) size() int {

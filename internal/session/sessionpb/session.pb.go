@@ -115,7 +115,10 @@ type FromAgent struct {
 	//	*FromAgent_Member
 	//	*FromAgent_Attached
 	//	*FromAgent_Log
+	//	*FromAgent_StdinTaken
+	//	*FromAgent_PreflightDone
 	Kind          isFromAgent_Kind `protobuf_oneof:"kind"`
+	Generation    uint32           `protobuf:"varint,30,opt,name=generation,proto3" json:"generation,omitempty"` // of the ranks that it is about; 0 if it is about none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -292,6 +295,31 @@ func (x *FromAgent) GetLog() *AgentLog {
 	return nil
 }
 
+func (x *FromAgent) GetStdinTaken() *StdinTaken {
+	if x != nil {
+		if x, ok := x.Kind.(*FromAgent_StdinTaken); ok {
+			return x.StdinTaken
+		}
+	}
+	return nil
+}
+
+func (x *FromAgent) GetPreflightDone() *PreflightDone {
+	if x != nil {
+		if x, ok := x.Kind.(*FromAgent_PreflightDone); ok {
+			return x.PreflightDone
+		}
+	}
+	return nil
+}
+
+func (x *FromAgent) GetGeneration() uint32 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
 type isFromAgent_Kind interface {
 	isFromAgent_Kind()
 }
@@ -356,6 +384,14 @@ type FromAgent_Log struct {
 	Log *AgentLog `protobuf:"bytes,15,opt,name=log,proto3,oneof"`
 }
 
+type FromAgent_StdinTaken struct {
+	StdinTaken *StdinTaken `protobuf:"bytes,20,opt,name=stdin_taken,json=stdinTaken,proto3,oneof"`
+}
+
+type FromAgent_PreflightDone struct {
+	PreflightDone *PreflightDone `protobuf:"bytes,21,opt,name=preflight_done,json=preflightDone,proto3,oneof"`
+}
+
 func (*FromAgent_Hello) isFromAgent_Kind() {}
 
 func (*FromAgent_Heartbeat) isFromAgent_Kind() {}
@@ -386,6 +422,10 @@ func (*FromAgent_Attached) isFromAgent_Kind() {}
 
 func (*FromAgent_Log) isFromAgent_Kind() {}
 
+func (*FromAgent_StdinTaken) isFromAgent_Kind() {}
+
+func (*FromAgent_PreflightDone) isFromAgent_Kind() {}
+
 type ToAgent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Kind:
@@ -400,7 +440,10 @@ type ToAgent struct {
 	//	*ToAgent_Abort
 	//	*ToAgent_Signal
 	//	*ToAgent_Shutdown
+	//	*ToAgent_Stdin
+	//	*ToAgent_Preflight
 	Kind          isToAgent_Kind `protobuf_oneof:"kind"`
+	Generation    uint32         `protobuf:"varint,30,opt,name=generation,proto3" json:"generation,omitempty"` // of the ranks that it is about; 0 if it is about none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -532,6 +575,31 @@ func (x *ToAgent) GetShutdown() *Shutdown {
 	return nil
 }
 
+func (x *ToAgent) GetStdin() *Stdin {
+	if x != nil {
+		if x, ok := x.Kind.(*ToAgent_Stdin); ok {
+			return x.Stdin
+		}
+	}
+	return nil
+}
+
+func (x *ToAgent) GetPreflight() *Preflight {
+	if x != nil {
+		if x, ok := x.Kind.(*ToAgent_Preflight); ok {
+			return x.Preflight
+		}
+	}
+	return nil
+}
+
+func (x *ToAgent) GetGeneration() uint32 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
 type isToAgent_Kind interface {
 	isToAgent_Kind()
 }
@@ -576,6 +644,14 @@ type ToAgent_Shutdown struct {
 	Shutdown *Shutdown `protobuf:"bytes,10,opt,name=shutdown,proto3,oneof"`
 }
 
+type ToAgent_Stdin struct {
+	Stdin *Stdin `protobuf:"bytes,20,opt,name=stdin,proto3,oneof"`
+}
+
+type ToAgent_Preflight struct {
+	Preflight *Preflight `protobuf:"bytes,21,opt,name=preflight,proto3,oneof"`
+}
+
 func (*ToAgent_Welcome) isToAgent_Kind() {}
 
 func (*ToAgent_Refusal) isToAgent_Kind() {}
@@ -595,6 +671,10 @@ func (*ToAgent_Abort) isToAgent_Kind() {}
 func (*ToAgent_Signal) isToAgent_Kind() {}
 
 func (*ToAgent_Shutdown) isToAgent_Kind() {}
+
+func (*ToAgent_Stdin) isToAgent_Kind() {}
+
+func (*ToAgent_Preflight) isToAgent_Kind() {}
 
 // Hello is frozen.
 type Hello struct {
@@ -1015,7 +1095,8 @@ func (x *Node) GetRanks() int32 {
 	return 0
 }
 
-// Roster is the numbered membership of one generation, made by the head when all nodes said hello.
+// Roster is the numbered membership of one generation, made by the head when all nodes said hello, and again for
+// the next generation when all ranks of this one have ended and the job is restarted.
 type Roster struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Job           string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
@@ -1084,7 +1165,10 @@ type RankSpec struct {
 	Argv          []string               `protobuf:"bytes,3,rep,name=argv,proto3" json:"argv,omitempty"`
 	Env           []string               `protobuf:"bytes,4,rep,name=env,proto3" json:"env,omitempty"` // whole environment, NAME=value
 	Dir           string                 `protobuf:"bytes,5,opt,name=dir,proto3" json:"dir,omitempty"`
-	Session       bool                   `protobuf:"varint,6,opt,name=session,proto3" json:"session,omitempty"` // gets the agent's socket (operators; any program that bootstraps through mkrun)
+	Session       bool                   `protobuf:"varint,6,opt,name=session,proto3" json:"session,omitempty"`                        // gets the agent's socket (operators; any program that bootstraps through mkrun)
+	Stdin         bool                   `protobuf:"varint,7,opt,name=stdin,proto3" json:"stdin,omitempty"`                            // reads what Stdin brings; else /dev/null
+	EnvDefault    []string               `protobuf:"bytes,8,rep,name=env_default,json=envDefault,proto3" json:"env_default,omitempty"` // NAME=value, set only where the environment has no NAME
+	Pmi           bool                   `protobuf:"varint,9,opt,name=pmi,proto3" json:"pmi,omitempty"`                                // gets a PMI-1 socket (MPI programs)
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1161,14 +1245,39 @@ func (x *RankSpec) GetSession() bool {
 	return false
 }
 
+func (x *RankSpec) GetStdin() bool {
+	if x != nil {
+		return x.Stdin
+	}
+	return false
+}
+
+func (x *RankSpec) GetEnvDefault() []string {
+	if x != nil {
+		return x.EnvDefault
+	}
+	return nil
+}
+
+func (x *RankSpec) GetPmi() bool {
+	if x != nil {
+		return x.Pmi
+	}
+	return false
+}
+
 type Start struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Ranks         []*RankSpec            `protobuf:"bytes,1,rep,name=ranks,proto3" json:"ranks,omitempty"` // of this node
-	Run           []byte                 `protobuf:"bytes,2,opt,name=run,proto3" json:"run,omitempty"`     // the operator's run, opaque here; handed to ranks in AttachReply
-	AbortGraceMs  int64                  `protobuf:"varint,3,opt,name=abort_grace_ms,json=abortGraceMs,proto3" json:"abort_grace_ms,omitempty"`
-	GraceMs       int64                  `protobuf:"varint,4,opt,name=grace_ms,json=graceMs,proto3" json:"grace_ms,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Ranks          []*RankSpec            `protobuf:"bytes,1,rep,name=ranks,proto3" json:"ranks,omitempty"` // of this node
+	Run            []byte                 `protobuf:"bytes,2,opt,name=run,proto3" json:"run,omitempty"`     // the operator's run, opaque here; handed to ranks in AttachReply
+	AbortGraceMs   int64                  `protobuf:"varint,3,opt,name=abort_grace_ms,json=abortGraceMs,proto3" json:"abort_grace_ms,omitempty"`
+	GraceMs        int64                  `protobuf:"varint,4,opt,name=grace_ms,json=graceMs,proto3" json:"grace_ms,omitempty"`
+	Bind           string                 `protobuf:"bytes,5,opt,name=bind,proto3" json:"bind,omitempty"`                                            // of ranks to CPUs: auto, none, numa, core; "": none
+	Gpus           string                 `protobuf:"bytes,6,opt,name=gpus,proto3" json:"gpus,omitempty"`                                            // that the ranks may use, as in CUDA_VISIBLE_DEVICES; "": as the environment says
+	GpuIsolate     bool                   `protobuf:"varint,7,opt,name=gpu_isolate,json=gpuIsolate,proto3" json:"gpu_isolate,omitempty"`             // each rank sees its own GPU only
+	ReportBindings bool                   `protobuf:"varint,8,opt,name=report_bindings,json=reportBindings,proto3" json:"report_bindings,omitempty"` // say it in a notice
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Start) Reset() {
@@ -1227,6 +1336,34 @@ func (x *Start) GetGraceMs() int64 {
 		return x.GraceMs
 	}
 	return 0
+}
+
+func (x *Start) GetBind() string {
+	if x != nil {
+		return x.Bind
+	}
+	return ""
+}
+
+func (x *Start) GetGpus() string {
+	if x != nil {
+		return x.Gpus
+	}
+	return ""
+}
+
+func (x *Start) GetGpuIsolate() bool {
+	if x != nil {
+		return x.GpuIsolate
+	}
+	return false
+}
+
+func (x *Start) GetReportBindings() bool {
+	if x != nil {
+		return x.ReportBindings
+	}
+	return false
 }
 
 type RankStarted struct {
@@ -2028,6 +2165,234 @@ func (x *Cause) GetExitStatus() int32 {
 	return 0
 }
 
+// Stdin is input for every rank of a node that reads it. A node is sent no more than a window of bytes that it has
+// not taken.
+type Stdin struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Data          []byte                 `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
+	End           bool                   `protobuf:"varint,2,opt,name=end,proto3" json:"end,omitempty"` // no more comes, after data
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Stdin) Reset() {
+	*x = Stdin{}
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Stdin) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Stdin) ProtoMessage() {}
+
+func (x *Stdin) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Stdin.ProtoReflect.Descriptor instead.
+func (*Stdin) Descriptor() ([]byte, []int) {
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *Stdin) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+func (x *Stdin) GetEnd() bool {
+	if x != nil {
+		return x.End
+	}
+	return false
+}
+
+// StdinTaken says how far all readers of a node have come.
+type StdinTaken struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Bytes         uint64                 `protobuf:"varint,1,opt,name=bytes,proto3" json:"bytes,omitempty"`   // since the ranks were started
+	Closed        bool                   `protobuf:"varint,2,opt,name=closed,proto3" json:"closed,omitempty"` // nobody reads any more
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StdinTaken) Reset() {
+	*x = StdinTaken{}
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StdinTaken) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StdinTaken) ProtoMessage() {}
+
+func (x *StdinTaken) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StdinTaken.ProtoReflect.Descriptor instead.
+func (*StdinTaken) Descriptor() ([]byte, []int) {
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *StdinTaken) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *StdinTaken) GetClosed() bool {
+	if x != nil {
+		return x.Closed
+	}
+	return false
+}
+
+// Preflight has a node look at itself and at its ways to others, before any rank; json is internal/launch's.
+type Preflight struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	SentNs        int64                  `protobuf:"varint,1,opt,name=sent_ns,json=sentNs,proto3" json:"sent_ns,omitempty"` // by the head's clock, when it was sent
+	Json          []byte                 `protobuf:"bytes,2,opt,name=json,proto3" json:"json,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Preflight) Reset() {
+	*x = Preflight{}
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Preflight) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Preflight) ProtoMessage() {}
+
+func (x *Preflight) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Preflight.ProtoReflect.Descriptor instead.
+func (*Preflight) Descriptor() ([]byte, []int) {
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *Preflight) GetSentNs() int64 {
+	if x != nil {
+		return x.SentNs
+	}
+	return 0
+}
+
+func (x *Preflight) GetJson() []byte {
+	if x != nil {
+		return x.Json
+	}
+	return nil
+}
+
+type PreflightDone struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	SentNs        int64                  `protobuf:"varint,1,opt,name=sent_ns,json=sentNs,proto3" json:"sent_ns,omitempty"`             // the Preflight's
+	ReceivedNs    int64                  `protobuf:"varint,2,opt,name=received_ns,json=receivedNs,proto3" json:"received_ns,omitempty"` // by the node's clock, when it came
+	AnsweredNs    int64                  `protobuf:"varint,3,opt,name=answered_ns,json=answeredNs,proto3" json:"answered_ns,omitempty"` // and when this was sent
+	Json          []byte                 `protobuf:"bytes,4,opt,name=json,proto3" json:"json,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PreflightDone) Reset() {
+	*x = PreflightDone{}
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PreflightDone) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PreflightDone) ProtoMessage() {}
+
+func (x *PreflightDone) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PreflightDone.ProtoReflect.Descriptor instead.
+func (*PreflightDone) Descriptor() ([]byte, []int) {
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *PreflightDone) GetSentNs() int64 {
+	if x != nil {
+		return x.SentNs
+	}
+	return 0
+}
+
+func (x *PreflightDone) GetReceivedNs() int64 {
+	if x != nil {
+		return x.ReceivedNs
+	}
+	return 0
+}
+
+func (x *PreflightDone) GetAnsweredNs() int64 {
+	if x != nil {
+		return x.AnsweredNs
+	}
+	return 0
+}
+
+func (x *PreflightDone) GetJson() []byte {
+	if x != nil {
+		return x.Json
+	}
+	return nil
+}
+
 type Signal struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Number        int32                  `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
@@ -2038,7 +2403,7 @@ type Signal struct {
 
 func (x *Signal) Reset() {
 	*x = Signal{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[24]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2050,7 +2415,7 @@ func (x *Signal) String() string {
 func (*Signal) ProtoMessage() {}
 
 func (x *Signal) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[24]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2063,7 +2428,7 @@ func (x *Signal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Signal.ProtoReflect.Descriptor instead.
 func (*Signal) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{24}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Signal) GetNumber() int32 {
@@ -2088,7 +2453,7 @@ type Shutdown struct {
 
 func (x *Shutdown) Reset() {
 	*x = Shutdown{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[25]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2100,7 +2465,7 @@ func (x *Shutdown) String() string {
 func (*Shutdown) ProtoMessage() {}
 
 func (x *Shutdown) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[25]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2113,7 +2478,7 @@ func (x *Shutdown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Shutdown.ProtoReflect.Descriptor instead.
 func (*Shutdown) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{25}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{29}
 }
 
 type NodeDone struct {
@@ -2124,7 +2489,7 @@ type NodeDone struct {
 
 func (x *NodeDone) Reset() {
 	*x = NodeDone{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[26]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2136,7 +2501,7 @@ func (x *NodeDone) String() string {
 func (*NodeDone) ProtoMessage() {}
 
 func (x *NodeDone) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[26]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2149,7 +2514,7 @@ func (x *NodeDone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeDone.ProtoReflect.Descriptor instead.
 func (*NodeDone) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{26}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{30}
 }
 
 // MemberEvent is gossip's opinion of another node.
@@ -2163,7 +2528,7 @@ type MemberEvent struct {
 
 func (x *MemberEvent) Reset() {
 	*x = MemberEvent{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[27]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2175,7 +2540,7 @@ func (x *MemberEvent) String() string {
 func (*MemberEvent) ProtoMessage() {}
 
 func (x *MemberEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[27]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2188,7 +2553,7 @@ func (x *MemberEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberEvent.ProtoReflect.Descriptor instead.
 func (*MemberEvent) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{27}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *MemberEvent) GetNode() int32 {
@@ -2215,7 +2580,7 @@ type AgentLog struct {
 
 func (x *AgentLog) Reset() {
 	*x = AgentLog{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[28]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2227,7 +2592,7 @@ func (x *AgentLog) String() string {
 func (*AgentLog) ProtoMessage() {}
 
 func (x *AgentLog) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[28]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2240,7 +2605,7 @@ func (x *AgentLog) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AgentLog.ProtoReflect.Descriptor instead.
 func (*AgentLog) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{28}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *AgentLog) GetLevel() string {
@@ -2265,7 +2630,7 @@ type Empty struct {
 
 func (x *Empty) Reset() {
 	*x = Empty{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[29]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2277,7 +2642,7 @@ func (x *Empty) String() string {
 func (*Empty) ProtoMessage() {}
 
 func (x *Empty) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[29]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2290,7 +2655,7 @@ func (x *Empty) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Empty.ProtoReflect.Descriptor instead.
 func (*Empty) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{29}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{33}
 }
 
 type AttachRequest struct {
@@ -2304,7 +2669,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[30]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2316,7 +2681,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[30]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2329,7 +2694,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{30}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *AttachRequest) GetProtocol() uint32 {
@@ -2366,7 +2731,7 @@ type AttachReply struct {
 
 func (x *AttachReply) Reset() {
 	*x = AttachReply{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[31]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2378,7 +2743,7 @@ func (x *AttachReply) String() string {
 func (*AttachReply) ProtoMessage() {}
 
 func (x *AttachReply) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[31]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2391,7 +2756,7 @@ func (x *AttachReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachReply.ProtoReflect.Descriptor instead.
 func (*AttachReply) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{31}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *AttachReply) GetJob() string {
@@ -2439,7 +2804,7 @@ type RankPut struct {
 
 func (x *RankPut) Reset() {
 	*x = RankPut{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[32]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2451,7 +2816,7 @@ func (x *RankPut) String() string {
 func (*RankPut) ProtoMessage() {}
 
 func (x *RankPut) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[32]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2464,7 +2829,7 @@ func (x *RankPut) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RankPut.ProtoReflect.Descriptor instead.
 func (*RankPut) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{32}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *RankPut) GetTo() int32 {
@@ -2490,7 +2855,7 @@ type GetRequest struct {
 
 func (x *GetRequest) Reset() {
 	*x = GetRequest{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[33]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2502,7 +2867,7 @@ func (x *GetRequest) String() string {
 func (*GetRequest) ProtoMessage() {}
 
 func (x *GetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[33]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2515,7 +2880,7 @@ func (x *GetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRequest.ProtoReflect.Descriptor instead.
 func (*GetRequest) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{33}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *GetRequest) GetFrom() int32 {
@@ -2536,7 +2901,7 @@ type GetReply struct {
 
 func (x *GetReply) Reset() {
 	*x = GetReply{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[34]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2548,7 +2913,7 @@ func (x *GetReply) String() string {
 func (*GetReply) ProtoMessage() {}
 
 func (x *GetReply) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[34]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2561,7 +2926,7 @@ func (x *GetReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetReply.ProtoReflect.Descriptor instead.
 func (*GetReply) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{34}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *GetReply) GetCommonChunk() []byte {
@@ -2589,7 +2954,7 @@ var File_internal_session_sessionpb_session_proto protoreflect.FileDescriptor
 
 const file_internal_session_sessionpb_session_proto_rawDesc = "" +
 	"\n" +
-	"(internal/session/sessionpb/session.proto\x12\x10mkrun.session.v1\"\xda\x06\n" +
+	"(internal/session/sessionpb/session.proto\x12\x10mkrun.session.v1\"\x85\b\n" +
 	"\tFromAgent\x12/\n" +
 	"\x05hello\x18\x01 \x01(\v2\x17.mkrun.session.v1.HelloH\x00R\x05hello\x12;\n" +
 	"\theartbeat\x18\x02 \x01(\v2\x1b.mkrun.session.v1.HeartbeatH\x00R\theartbeat\x12/\n" +
@@ -2607,8 +2972,14 @@ const file_internal_session_sessionpb_session_proto_rawDesc = "" +
 	"\tnode_done\x18\f \x01(\v2\x1a.mkrun.session.v1.NodeDoneH\x00R\bnodeDone\x127\n" +
 	"\x06member\x18\r \x01(\v2\x1d.mkrun.session.v1.MemberEventH\x00R\x06member\x12<\n" +
 	"\battached\x18\x0e \x01(\v2\x1e.mkrun.session.v1.AttachedRankH\x00R\battached\x12.\n" +
-	"\x03log\x18\x0f \x01(\v2\x1a.mkrun.session.v1.AgentLogH\x00R\x03logB\x06\n" +
-	"\x04kind\"\xc2\x04\n" +
+	"\x03log\x18\x0f \x01(\v2\x1a.mkrun.session.v1.AgentLogH\x00R\x03log\x12?\n" +
+	"\vstdin_taken\x18\x14 \x01(\v2\x1c.mkrun.session.v1.StdinTakenH\x00R\n" +
+	"stdinTaken\x12H\n" +
+	"\x0epreflight_done\x18\x15 \x01(\v2\x1f.mkrun.session.v1.PreflightDoneH\x00R\rpreflightDone\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x1e \x01(\rR\n" +
+	"generationB\x06\n" +
+	"\x04kind\"\xd0\x05\n" +
 	"\aToAgent\x125\n" +
 	"\awelcome\x18\x01 \x01(\v2\x19.mkrun.session.v1.WelcomeH\x00R\awelcome\x125\n" +
 	"\arefusal\x18\x02 \x01(\v2\x19.mkrun.session.v1.RefusalH\x00R\arefusal\x12;\n" +
@@ -2621,7 +2992,12 @@ const file_internal_session_sessionpb_session_proto_rawDesc = "" +
 	"\x05abort\x18\b \x01(\v2\x17.mkrun.session.v1.AbortH\x00R\x05abort\x122\n" +
 	"\x06signal\x18\t \x01(\v2\x18.mkrun.session.v1.SignalH\x00R\x06signal\x128\n" +
 	"\bshutdown\x18\n" +
-	" \x01(\v2\x1a.mkrun.session.v1.ShutdownH\x00R\bshutdownB\x06\n" +
+	" \x01(\v2\x1a.mkrun.session.v1.ShutdownH\x00R\bshutdown\x12/\n" +
+	"\x05stdin\x18\x14 \x01(\v2\x17.mkrun.session.v1.StdinH\x00R\x05stdin\x12;\n" +
+	"\tpreflight\x18\x15 \x01(\v2\x1b.mkrun.session.v1.PreflightH\x00R\tpreflight\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x1e \x01(\rR\n" +
+	"generationB\x06\n" +
 	"\x04kind\"\xed\x01\n" +
 	"\x05Hello\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12\x14\n" +
@@ -2663,7 +3039,7 @@ const file_internal_session_sessionpb_session_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\x02 \x01(\rR\n" +
 	"generation\x12,\n" +
-	"\x05nodes\x18\x03 \x03(\v2\x16.mkrun.session.v1.NodeR\x05nodes\"\x8f\x01\n" +
+	"\x05nodes\x18\x03 \x03(\v2\x16.mkrun.session.v1.NodeR\x05nodes\"\xd8\x01\n" +
 	"\bRankSpec\x12\x12\n" +
 	"\x04rank\x18\x01 \x01(\x05R\x04rank\x12\x1d\n" +
 	"\n" +
@@ -2671,12 +3047,21 @@ const file_internal_session_sessionpb_session_proto_rawDesc = "" +
 	"\x04argv\x18\x03 \x03(\tR\x04argv\x12\x10\n" +
 	"\x03env\x18\x04 \x03(\tR\x03env\x12\x10\n" +
 	"\x03dir\x18\x05 \x01(\tR\x03dir\x12\x18\n" +
-	"\asession\x18\x06 \x01(\bR\asession\"\x8c\x01\n" +
+	"\asession\x18\x06 \x01(\bR\asession\x12\x14\n" +
+	"\x05stdin\x18\a \x01(\bR\x05stdin\x12\x1f\n" +
+	"\venv_default\x18\b \x03(\tR\n" +
+	"envDefault\x12\x10\n" +
+	"\x03pmi\x18\t \x01(\bR\x03pmi\"\xfe\x01\n" +
 	"\x05Start\x120\n" +
 	"\x05ranks\x18\x01 \x03(\v2\x1a.mkrun.session.v1.RankSpecR\x05ranks\x12\x10\n" +
 	"\x03run\x18\x02 \x01(\fR\x03run\x12$\n" +
 	"\x0eabort_grace_ms\x18\x03 \x01(\x03R\fabortGraceMs\x12\x19\n" +
-	"\bgrace_ms\x18\x04 \x01(\x03R\agraceMs\"L\n" +
+	"\bgrace_ms\x18\x04 \x01(\x03R\agraceMs\x12\x12\n" +
+	"\x04bind\x18\x05 \x01(\tR\x04bind\x12\x12\n" +
+	"\x04gpus\x18\x06 \x01(\tR\x04gpus\x12\x1f\n" +
+	"\vgpu_isolate\x18\a \x01(\bR\n" +
+	"gpuIsolate\x12'\n" +
+	"\x0freport_bindings\x18\b \x01(\bR\x0ereportBindings\"L\n" +
 	"\vRankStarted\x12\x12\n" +
 	"\x04rank\x18\x01 \x01(\x05R\x04rank\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\x05R\x03pid\x12\x17\n" +
@@ -2752,7 +3137,24 @@ const file_internal_session_sessionpb_session_proto_rawDesc = "" +
 	"\vPARENT_LOST\x10\x05\x12\v\n" +
 	"\aTIMEOUT\x10\x06\x12\x0f\n" +
 	"\vUSER_SIGNAL\x10\a\x12\f\n" +
-	"\bLAUNCHER\x10\b\"6\n" +
+	"\bLAUNCHER\x10\b\"-\n" +
+	"\x05Stdin\x12\x12\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\x12\x10\n" +
+	"\x03end\x18\x02 \x01(\bR\x03end\":\n" +
+	"\n" +
+	"StdinTaken\x12\x14\n" +
+	"\x05bytes\x18\x01 \x01(\x04R\x05bytes\x12\x16\n" +
+	"\x06closed\x18\x02 \x01(\bR\x06closed\"8\n" +
+	"\tPreflight\x12\x17\n" +
+	"\asent_ns\x18\x01 \x01(\x03R\x06sentNs\x12\x12\n" +
+	"\x04json\x18\x02 \x01(\fR\x04json\"~\n" +
+	"\rPreflightDone\x12\x17\n" +
+	"\asent_ns\x18\x01 \x01(\x03R\x06sentNs\x12\x1f\n" +
+	"\vreceived_ns\x18\x02 \x01(\x03R\n" +
+	"receivedNs\x12\x1f\n" +
+	"\vanswered_ns\x18\x03 \x01(\x03R\n" +
+	"answeredNs\x12\x12\n" +
+	"\x04json\x18\x04 \x01(\fR\x04json\"6\n" +
 	"\x06Signal\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x05R\x06number\x12\x14\n" +
 	"\x05ranks\x18\x02 \x03(\x05R\x05ranks\"\n" +
@@ -2816,7 +3218,7 @@ func file_internal_session_sessionpb_session_proto_rawDescGZIP() []byte {
 }
 
 var file_internal_session_sessionpb_session_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_internal_session_sessionpb_session_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
+var file_internal_session_sessionpb_session_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
 var file_internal_session_sessionpb_session_proto_goTypes = []any{
 	(Cause_Kind)(0),       // 0: mkrun.session.v1.Cause.Kind
 	(*FromAgent)(nil),     // 1: mkrun.session.v1.FromAgent
@@ -2843,17 +3245,21 @@ var file_internal_session_sessionpb_session_proto_goTypes = []any{
 	(*AbortRequest)(nil),  // 22: mkrun.session.v1.AbortRequest
 	(*Abort)(nil),         // 23: mkrun.session.v1.Abort
 	(*Cause)(nil),         // 24: mkrun.session.v1.Cause
-	(*Signal)(nil),        // 25: mkrun.session.v1.Signal
-	(*Shutdown)(nil),      // 26: mkrun.session.v1.Shutdown
-	(*NodeDone)(nil),      // 27: mkrun.session.v1.NodeDone
-	(*MemberEvent)(nil),   // 28: mkrun.session.v1.MemberEvent
-	(*AgentLog)(nil),      // 29: mkrun.session.v1.AgentLog
-	(*Empty)(nil),         // 30: mkrun.session.v1.Empty
-	(*AttachRequest)(nil), // 31: mkrun.session.v1.AttachRequest
-	(*AttachReply)(nil),   // 32: mkrun.session.v1.AttachReply
-	(*RankPut)(nil),       // 33: mkrun.session.v1.RankPut
-	(*GetRequest)(nil),    // 34: mkrun.session.v1.GetRequest
-	(*GetReply)(nil),      // 35: mkrun.session.v1.GetReply
+	(*Stdin)(nil),         // 25: mkrun.session.v1.Stdin
+	(*StdinTaken)(nil),    // 26: mkrun.session.v1.StdinTaken
+	(*Preflight)(nil),     // 27: mkrun.session.v1.Preflight
+	(*PreflightDone)(nil), // 28: mkrun.session.v1.PreflightDone
+	(*Signal)(nil),        // 29: mkrun.session.v1.Signal
+	(*Shutdown)(nil),      // 30: mkrun.session.v1.Shutdown
+	(*NodeDone)(nil),      // 31: mkrun.session.v1.NodeDone
+	(*MemberEvent)(nil),   // 32: mkrun.session.v1.MemberEvent
+	(*AgentLog)(nil),      // 33: mkrun.session.v1.AgentLog
+	(*Empty)(nil),         // 34: mkrun.session.v1.Empty
+	(*AttachRequest)(nil), // 35: mkrun.session.v1.AttachRequest
+	(*AttachReply)(nil),   // 36: mkrun.session.v1.AttachReply
+	(*RankPut)(nil),       // 37: mkrun.session.v1.RankPut
+	(*GetRequest)(nil),    // 38: mkrun.session.v1.GetRequest
+	(*GetReply)(nil),      // 39: mkrun.session.v1.GetReply
 }
 var file_internal_session_sessionpb_session_proto_depIdxs = []int32{
 	3,  // 0: mkrun.session.v1.FromAgent.hello:type_name -> mkrun.session.v1.Hello
@@ -2867,49 +3273,53 @@ var file_internal_session_sessionpb_session_proto_depIdxs = []int32{
 	18, // 8: mkrun.session.v1.FromAgent.barrier:type_name -> mkrun.session.v1.BarrierEnter
 	20, // 9: mkrun.session.v1.FromAgent.report:type_name -> mkrun.session.v1.RankReport
 	22, // 10: mkrun.session.v1.FromAgent.abort:type_name -> mkrun.session.v1.AbortRequest
-	27, // 11: mkrun.session.v1.FromAgent.node_done:type_name -> mkrun.session.v1.NodeDone
-	28, // 12: mkrun.session.v1.FromAgent.member:type_name -> mkrun.session.v1.MemberEvent
+	31, // 11: mkrun.session.v1.FromAgent.node_done:type_name -> mkrun.session.v1.NodeDone
+	32, // 12: mkrun.session.v1.FromAgent.member:type_name -> mkrun.session.v1.MemberEvent
 	21, // 13: mkrun.session.v1.FromAgent.attached:type_name -> mkrun.session.v1.AttachedRank
-	29, // 14: mkrun.session.v1.FromAgent.log:type_name -> mkrun.session.v1.AgentLog
-	5,  // 15: mkrun.session.v1.ToAgent.welcome:type_name -> mkrun.session.v1.Welcome
-	4,  // 16: mkrun.session.v1.ToAgent.refusal:type_name -> mkrun.session.v1.Refusal
-	6,  // 17: mkrun.session.v1.ToAgent.heartbeat:type_name -> mkrun.session.v1.Heartbeat
-	9,  // 18: mkrun.session.v1.ToAgent.roster:type_name -> mkrun.session.v1.Roster
-	11, // 19: mkrun.session.v1.ToAgent.start:type_name -> mkrun.session.v1.Start
-	17, // 20: mkrun.session.v1.ToAgent.fence_done:type_name -> mkrun.session.v1.FenceDone
-	19, // 21: mkrun.session.v1.ToAgent.barrier_done:type_name -> mkrun.session.v1.BarrierDone
-	23, // 22: mkrun.session.v1.ToAgent.abort:type_name -> mkrun.session.v1.Abort
-	25, // 23: mkrun.session.v1.ToAgent.signal:type_name -> mkrun.session.v1.Signal
-	26, // 24: mkrun.session.v1.ToAgent.shutdown:type_name -> mkrun.session.v1.Shutdown
-	8,  // 25: mkrun.session.v1.Roster.nodes:type_name -> mkrun.session.v1.Node
-	10, // 26: mkrun.session.v1.Start.ranks:type_name -> mkrun.session.v1.RankSpec
-	15, // 27: mkrun.session.v1.FenceDone.blobs:type_name -> mkrun.session.v1.Put
-	24, // 28: mkrun.session.v1.Abort.cause:type_name -> mkrun.session.v1.Cause
-	0,  // 29: mkrun.session.v1.Cause.kind:type_name -> mkrun.session.v1.Cause.Kind
-	9,  // 30: mkrun.session.v1.AttachReply.roster:type_name -> mkrun.session.v1.Roster
-	1,  // 31: mkrun.session.v1.Parent.Connect:input_type -> mkrun.session.v1.FromAgent
-	31, // 32: mkrun.session.v1.Agent.Attach:input_type -> mkrun.session.v1.AttachRequest
-	33, // 33: mkrun.session.v1.Agent.Put:input_type -> mkrun.session.v1.RankPut
-	30, // 34: mkrun.session.v1.Agent.Fence:input_type -> mkrun.session.v1.Empty
-	34, // 35: mkrun.session.v1.Agent.Get:input_type -> mkrun.session.v1.GetRequest
-	30, // 36: mkrun.session.v1.Agent.Barrier:input_type -> mkrun.session.v1.Empty
-	20, // 37: mkrun.session.v1.Agent.Report:input_type -> mkrun.session.v1.RankReport
-	22, // 38: mkrun.session.v1.Agent.RequestAbort:input_type -> mkrun.session.v1.AbortRequest
-	30, // 39: mkrun.session.v1.Agent.WatchAbort:input_type -> mkrun.session.v1.Empty
-	2,  // 40: mkrun.session.v1.Parent.Connect:output_type -> mkrun.session.v1.ToAgent
-	32, // 41: mkrun.session.v1.Agent.Attach:output_type -> mkrun.session.v1.AttachReply
-	30, // 42: mkrun.session.v1.Agent.Put:output_type -> mkrun.session.v1.Empty
-	30, // 43: mkrun.session.v1.Agent.Fence:output_type -> mkrun.session.v1.Empty
-	35, // 44: mkrun.session.v1.Agent.Get:output_type -> mkrun.session.v1.GetReply
-	30, // 45: mkrun.session.v1.Agent.Barrier:output_type -> mkrun.session.v1.Empty
-	30, // 46: mkrun.session.v1.Agent.Report:output_type -> mkrun.session.v1.Empty
-	30, // 47: mkrun.session.v1.Agent.RequestAbort:output_type -> mkrun.session.v1.Empty
-	23, // 48: mkrun.session.v1.Agent.WatchAbort:output_type -> mkrun.session.v1.Abort
-	40, // [40:49] is the sub-list for method output_type
-	31, // [31:40] is the sub-list for method input_type
-	31, // [31:31] is the sub-list for extension type_name
-	31, // [31:31] is the sub-list for extension extendee
-	0,  // [0:31] is the sub-list for field type_name
+	33, // 14: mkrun.session.v1.FromAgent.log:type_name -> mkrun.session.v1.AgentLog
+	26, // 15: mkrun.session.v1.FromAgent.stdin_taken:type_name -> mkrun.session.v1.StdinTaken
+	28, // 16: mkrun.session.v1.FromAgent.preflight_done:type_name -> mkrun.session.v1.PreflightDone
+	5,  // 17: mkrun.session.v1.ToAgent.welcome:type_name -> mkrun.session.v1.Welcome
+	4,  // 18: mkrun.session.v1.ToAgent.refusal:type_name -> mkrun.session.v1.Refusal
+	6,  // 19: mkrun.session.v1.ToAgent.heartbeat:type_name -> mkrun.session.v1.Heartbeat
+	9,  // 20: mkrun.session.v1.ToAgent.roster:type_name -> mkrun.session.v1.Roster
+	11, // 21: mkrun.session.v1.ToAgent.start:type_name -> mkrun.session.v1.Start
+	17, // 22: mkrun.session.v1.ToAgent.fence_done:type_name -> mkrun.session.v1.FenceDone
+	19, // 23: mkrun.session.v1.ToAgent.barrier_done:type_name -> mkrun.session.v1.BarrierDone
+	23, // 24: mkrun.session.v1.ToAgent.abort:type_name -> mkrun.session.v1.Abort
+	29, // 25: mkrun.session.v1.ToAgent.signal:type_name -> mkrun.session.v1.Signal
+	30, // 26: mkrun.session.v1.ToAgent.shutdown:type_name -> mkrun.session.v1.Shutdown
+	25, // 27: mkrun.session.v1.ToAgent.stdin:type_name -> mkrun.session.v1.Stdin
+	27, // 28: mkrun.session.v1.ToAgent.preflight:type_name -> mkrun.session.v1.Preflight
+	8,  // 29: mkrun.session.v1.Roster.nodes:type_name -> mkrun.session.v1.Node
+	10, // 30: mkrun.session.v1.Start.ranks:type_name -> mkrun.session.v1.RankSpec
+	15, // 31: mkrun.session.v1.FenceDone.blobs:type_name -> mkrun.session.v1.Put
+	24, // 32: mkrun.session.v1.Abort.cause:type_name -> mkrun.session.v1.Cause
+	0,  // 33: mkrun.session.v1.Cause.kind:type_name -> mkrun.session.v1.Cause.Kind
+	9,  // 34: mkrun.session.v1.AttachReply.roster:type_name -> mkrun.session.v1.Roster
+	1,  // 35: mkrun.session.v1.Parent.Connect:input_type -> mkrun.session.v1.FromAgent
+	35, // 36: mkrun.session.v1.Agent.Attach:input_type -> mkrun.session.v1.AttachRequest
+	37, // 37: mkrun.session.v1.Agent.Put:input_type -> mkrun.session.v1.RankPut
+	34, // 38: mkrun.session.v1.Agent.Fence:input_type -> mkrun.session.v1.Empty
+	38, // 39: mkrun.session.v1.Agent.Get:input_type -> mkrun.session.v1.GetRequest
+	34, // 40: mkrun.session.v1.Agent.Barrier:input_type -> mkrun.session.v1.Empty
+	20, // 41: mkrun.session.v1.Agent.Report:input_type -> mkrun.session.v1.RankReport
+	22, // 42: mkrun.session.v1.Agent.RequestAbort:input_type -> mkrun.session.v1.AbortRequest
+	34, // 43: mkrun.session.v1.Agent.WatchAbort:input_type -> mkrun.session.v1.Empty
+	2,  // 44: mkrun.session.v1.Parent.Connect:output_type -> mkrun.session.v1.ToAgent
+	36, // 45: mkrun.session.v1.Agent.Attach:output_type -> mkrun.session.v1.AttachReply
+	34, // 46: mkrun.session.v1.Agent.Put:output_type -> mkrun.session.v1.Empty
+	34, // 47: mkrun.session.v1.Agent.Fence:output_type -> mkrun.session.v1.Empty
+	39, // 48: mkrun.session.v1.Agent.Get:output_type -> mkrun.session.v1.GetReply
+	34, // 49: mkrun.session.v1.Agent.Barrier:output_type -> mkrun.session.v1.Empty
+	34, // 50: mkrun.session.v1.Agent.Report:output_type -> mkrun.session.v1.Empty
+	34, // 51: mkrun.session.v1.Agent.RequestAbort:output_type -> mkrun.session.v1.Empty
+	23, // 52: mkrun.session.v1.Agent.WatchAbort:output_type -> mkrun.session.v1.Abort
+	44, // [44:53] is the sub-list for method output_type
+	35, // [35:44] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_internal_session_sessionpb_session_proto_init() }
@@ -2933,6 +3343,8 @@ func file_internal_session_sessionpb_session_proto_init() {
 		(*FromAgent_Member)(nil),
 		(*FromAgent_Attached)(nil),
 		(*FromAgent_Log)(nil),
+		(*FromAgent_StdinTaken)(nil),
+		(*FromAgent_PreflightDone)(nil),
 	}
 	file_internal_session_sessionpb_session_proto_msgTypes[1].OneofWrappers = []any{
 		(*ToAgent_Welcome)(nil),
@@ -2945,6 +3357,8 @@ func file_internal_session_sessionpb_session_proto_init() {
 		(*ToAgent_Abort)(nil),
 		(*ToAgent_Signal)(nil),
 		(*ToAgent_Shutdown)(nil),
+		(*ToAgent_Stdin)(nil),
+		(*ToAgent_Preflight)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2952,7 +3366,7 @@ func file_internal_session_sessionpb_session_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_internal_session_sessionpb_session_proto_rawDesc), len(file_internal_session_sessionpb_session_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   35,
+			NumMessages:   39,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -1,0 +1,165 @@
+package launch
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/mkrun/mkrun/internal/keeper"
+	"github.com/mkrun/mkrun/internal/session"
+	pb "github.com/mkrun/mkrun/internal/session/sessionpb"
+	"github.com/mkrun/mkrun/internal/stdio"
+)
+
+// crew is the ranks of an agent's node in one generation of the job. All of it is gone before the next one begins.
+type crew struct {
+	generation uint32
+	server     *session.RankServer
+	start      *pb.Start
+	group      *keeper.Group  // nil until the ranks were started
+	over       bool           // all ranks have ended, and the parent was told
+	serving    sync.WaitGroup // of the ranks' sockets
+	files      rankFiles      // their output, as well
+	stdin      *stdinFeed     // their input; nil: none reads any
+	link       *session.AgentLink
+	log        *slog.Logger
+}
+
+// begin starts the ranks.
+func (c *crew) begin(ctx context.Context, a *agent, start *pb.Start) error {
+	c.start, c.link, c.log = start, a.link, a.log
+	spec := keeper.Spec{
+		Job: a.cfg.Job, Generation: c.generation,
+		AbortGrace: c.abortGrace(),
+		Grace:      time.Duration(start.GetGraceMs()) * time.Millisecond,
+		LastLines:  lastLines,
+		Self:       selfBinary,
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("finding the mkrun binary: %w", err)
+	}
+	sockets := map[int]*session.RankSockets{}
+	abandon := func() {
+		for _, s := range sockets {
+			s.Close()
+		}
+		c.stdin.close()
+	}
+	for _, r := range start.GetRanks() {
+		rank := keeper.RankSpec{Rank: int(r.GetRank()), LocalRank: int(r.GetLocalRank()), Argv: r.GetArgv(), Env: r.GetEnv(), Dir: r.GetDir()}
+		if a.cfg.InheritEnv {
+			rank.Env = overlay(BaseEnv(os.Environ()), rank.Env)
+		}
+		rank.Env = withDefaults(rank.Env, r.GetEnvDefault())
+		if r.GetSession() {
+			if rank.Argv[0] == Self {
+				rank.Argv[0] = self
+			}
+			s, err := session.NewRankSockets()
+			if err != nil {
+				abandon()
+				return err
+			}
+			sockets[rank.Rank] = s
+			rank.Files = []*os.File{s.RankSession, s.RankBroker}
+			rank.Env = append(rank.Env, session.EnvSessionFD+"=3", session.EnvBrokerFD+"=4")
+		}
+		if r.GetStdin() {
+			if c.stdin == nil {
+				c.stdin = newStdinFeed(func(taken uint64, closed bool) {
+					c.send(&pb.FromAgent{Kind: &pb.FromAgent_StdinTaken{StdinTaken: &pb.StdinTaken{Bytes: taken, Closed: closed}}})
+				})
+			}
+			if rank.Stdin, err = c.stdin.add(); err != nil {
+				abandon()
+				return fmt.Errorf("making a pipe for the input of rank %d: %w", rank.Rank, err)
+			}
+		}
+		spec.Ranks = append(spec.Ranks, rank)
+	}
+	if c.files, err = a.cfg.Output.open(spec.Ranks, c.generation > a.cfg.Generation); err != nil {
+		abandon()
+		return err
+	}
+	// The group outlives ctx: when the agent ends, end sees to it.
+	if c.group, err = keeper.Start(context.WithoutCancel(ctx), spec, c); err != nil {
+		abandon()
+		c.files.close()
+		return err
+	}
+	c.stdin.started()
+	for rank, s := range sockets {
+		s.CloseRankEnds()
+		c.serving.Go(func() {
+			if err := c.server.Serve(rank, s.Session, s.Broker); err != nil {
+				c.log.Warn("a rank's session", "rank", rank, "error", err)
+			}
+		})
+	}
+	return nil
+}
+
+func (c *crew) abortGrace() time.Duration {
+	return time.Duration(c.start.GetAbortGraceMs()) * time.Millisecond
+}
+
+// events are what happens to the ranks; they end when all ranks have. Nil while there is nothing more to hear.
+func (c *crew) events() <-chan keeper.Event {
+	if c == nil || c.group == nil || c.over {
+		return nil
+	}
+	return c.group.Events()
+}
+
+// stop ends the ranks because the job has failed.
+func (c *crew) stop() { c.group.Stop(c.abortGrace()) }
+
+// end makes sure that nothing of the ranks is left, whatever ended the agent. An agent that was dismissed while
+// ranks run was told to kill them.
+func (c *crew) end(dismissed bool) {
+	if c.group == nil {
+		return
+	}
+	if dismissed {
+		c.group.Kill()
+	} else {
+		c.stop()
+	}
+	go func() {
+		for range c.group.Events() { // nobody is told any more
+		}
+	}()
+	if err := c.group.Wait(); err != nil {
+		c.log.Warn("ending the ranks", "error", err)
+	}
+}
+
+// close lets go of what served ranks that have ended.
+func (c *crew) close() {
+	c.server.Close()
+	c.serving.Wait()
+	c.stdin.close()
+	c.files.close()
+}
+
+// Output sends a rank's output up. While the parent takes none, the rank is held back.
+func (c *crew) Output(rank int, stream stdio.Stream, data []byte, at time.Time) {
+	if err := c.files.write(rank, stream, data); err != nil {
+		c.send(&pb.FromAgent{Kind: &pb.FromAgent_Log{Log: &pb.AgentLog{
+			Level: levelNotice, Text: err.Error() + "; from here on the file lacks output"}}})
+	}
+	c.send(&pb.FromAgent{Kind: &pb.FromAgent_Output{Output: &pb.Output{
+		Rank: int32(rank), Stream: int32(stream), Data: data, UnixNs: at.UnixNano()}}})
+}
+
+// send tells the parent something about these ranks, from any goroutine.
+func (c *crew) send(m *pb.FromAgent) {
+	m.Generation = c.generation
+	if err := c.link.Send(context.Background(), m); err != nil {
+		c.log.Debug("telling the parent", "error", err)
+	}
+}

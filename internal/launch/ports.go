@@ -1,0 +1,92 @@
+package launch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// portLease keeps a TCP port of this host for the ranks of one job: no other job of mkrun's takes it, whoever runs
+// that, and the kernel does not give it to connections, since it is outside the range for those. Nothing is bound to
+// the port itself, so that rank 0 can listen there like on any other.
+type portLease struct {
+	port int
+	lock *net.UnixListener // an abstract socket of this network namespace, gone with this process
+}
+
+const (
+	firstLeasedPort = 20000 // below are ports of well-known services
+	lastPort        = 65535
+	portTries       = 200
+)
+
+// leasePort finds a port on which nobody listens, at any address of this host.
+func leasePort(ctx context.Context) (*portLease, error) {
+	low, high := ephemeralPorts("/proc/sys/net/ipv4/ip_local_port_range")
+	below, above := max(0, low-firstLeasedPort), max(0, lastPort-high)
+	if below+above == 0 {
+		return nil, fmt.Errorf("no port is outside the range %d to %d for connections (net.ipv4.ip_local_port_range)", low, high)
+	}
+	var last error
+	for range portTries {
+		port := firstLeasedPort + rand.IntN(below+above)
+		if port >= firstLeasedPort+below {
+			port += high + 1 - (firstLeasedPort + below)
+		}
+		lease, err := tryLease(ctx, port)
+		if err == nil {
+			return lease, nil
+		}
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			return nil, err
+		}
+		last = err
+	}
+	return nil, fmt.Errorf("looking for a free port: none of %d tried: %w", portTries, last)
+}
+
+func tryLease(ctx context.Context, port int) (*portLease, error) {
+	lock, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: "@mkrun/port/" + strconv.Itoa(port)})
+	if err != nil {
+		return nil, fmt.Errorf("reserving port %d: %w", port, err)
+	}
+	var lc net.ListenConfig
+	probe, err := lc.Listen(ctx, "tcp", ":"+strconv.Itoa(port))
+	if err != nil {
+		_ = lock.Close()
+		return nil, fmt.Errorf("trying port %d: %w", port, err)
+	}
+	if err := probe.Close(); err != nil {
+		_ = lock.Close()
+		return nil, fmt.Errorf("trying port %d: %w", port, err)
+	}
+	return &portLease{port, lock}, nil
+}
+
+func (l *portLease) close() {
+	if l != nil {
+		_ = l.lock.Close()
+	}
+}
+
+// ephemeralPorts is the range from which the kernel takes ports for connections.
+func ephemeralPorts(path string) (low, high int) {
+	const usualLow, usualHigh = 32768, 60999
+	data, err := os.ReadFile(path)
+	fields := strings.Fields(string(data))
+	if err != nil || len(fields) != 2 {
+		return usualLow, usualHigh
+	}
+	low, errLow := strconv.Atoi(fields[0])
+	high, errHigh := strconv.Atoi(fields[1])
+	if errLow != nil || errHigh != nil || low < 1 || high < low || high > lastPort {
+		return usualLow, usualHigh
+	}
+	return low, high
+}
