@@ -34,23 +34,29 @@ type hostFlags struct {
 }
 
 func (f *hostFlags) add(cmd *cobra.Command) {
+	f.addPool(cmd)
+	fs := cmd.PersistentFlags()
+	fs.IntVarP(&f.n, "ranks", "n", 0, "ranks in all (0: as many as the hosts have slots)")
+	fs.StringVar(&f.mapBy, "map-by", "block", "deal ranks to hosts: block fills one before the next, cyclic gives each one in turn")
+	changed := func(name string) func() bool { return func() bool { return fs.Changed(name) } }
+	f.ppnGiven, f.nodesGiven = changed("ppn"), changed("nodes")
+	_ = cmd.RegisterFlagCompletionFunc("map-by", cobra.FixedCompletions([]string{"block", "cyclic"}, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// addPool adds the flags that name hosts and say how they are reached.
+func (f *hostFlags) addPool(cmd *cobra.Command) {
 	fs := cmd.PersistentFlags()
 	fs.StringVarP(&f.list, "host", "H", "", "hosts to run on, in rank order: a:8,me@b:8,node[01-16]:4,[fe80::1%eth0]:2")
 	fs.StringVar(&f.file, "hostfile", "", "file with one host per line: `host slots=N`, or as in -H; # begins a comment")
 	fs.BoolVar(&f.batch, "batch", false, "the hosts and slots that the batch system gave this job (Slurm, PBS or LSF)")
 	fs.StringVar(&f.include, "include", "", "only these hosts, or these GPUs of them: a@b:0,2@node[1-4]")
 	fs.StringVar(&f.exclude, "exclude", "", "all but these hosts, or these GPUs of them")
-	fs.IntVarP(&f.n, "ranks", "n", 0, "ranks in all (0: as many as the hosts have slots)")
-	fs.StringVar(&f.mapBy, "map-by", "block", "deal ranks to hosts: block fills one before the next, cyclic gives each one in turn")
 	fs.StringVar(&f.agent, "agent", "auto", "how agents are started: auto (children on this host, ssh to others), ssh or local")
 	fs.StringVar(&f.sshCmd, "ssh-cmd", "ssh", "the ssh to use, with words of its own; quotes keep blanks")
 	fs.StringArrayVar(&f.sshOpts, "ssh-opts", nil, "further words for ssh before the host; may be repeated")
 	fs.StringVar(&f.remoteMkrun, "remote-mkrun", launch.DefaultRemoteMkrun, "mkrun on the other hosts: a path, or a name in the PATH there")
 	fs.DurationVar(&f.connectTimeout, "connect-timeout", launch.DefaultConnectTimeout, "that ssh waits for a host")
 	fs.StringSliceVar(&f.iface, "iface", nil, "network interfaces to use on all hosts, by exact names (default: those at which hosts reach each other)")
-	changed := func(name string) func() bool { return func() bool { return fs.Changed(name) } }
-	f.ppnGiven, f.nodesGiven = changed("ppn"), changed("nodes")
-	_ = cmd.RegisterFlagCompletionFunc("map-by", cobra.FixedCompletions([]string{"block", "cyclic"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("agent", cobra.FixedCompletions([]string{"auto", "ssh", "local"}, cobra.ShellCompDirectiveNoFileComp))
 }
 

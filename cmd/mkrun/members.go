@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 
+	"github.com/mkrun/mkrun/internal/gather"
 	"github.com/mkrun/mkrun/internal/keeper"
 	"github.com/mkrun/mkrun/internal/launch"
 	"github.com/mkrun/mkrun/internal/request"
@@ -21,5 +22,8 @@ var members = map[string]func(ctx context.Context, args []string, stdin io.Reade
 	},
 	launch.RankCommand: func(ctx context.Context, _ []string, _ io.Reader, stderr io.Writer) int {
 		return launch.Rank(ctx, stderr, request.Execute)
+	},
+	gather.Command: func(ctx context.Context, _ []string, _ io.Reader, stderr io.Writer) int {
+		return launch.Rank(ctx, stderr, gather.Describe)
 	},
 }

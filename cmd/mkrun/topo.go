@@ -7,9 +7,11 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/mkrun/mkrun/internal/launch"
 	"github.com/mkrun/mkrun/internal/suggest"
 	"github.com/mkrun/mkrun/internal/topology"
 )
@@ -20,9 +22,13 @@ const exitDegraded = 3
 // topoFlags are the flags of mkrun topo.
 type topoFlags struct {
 	from     []string
+	hosts    hostFlags
+	world    worldFlags
 	roots    topology.Roots
 	vendor   string
 	snapshot string
+
+	timeout, startTimeout time.Duration
 
 	json       bool
 	format     string
@@ -50,13 +56,15 @@ func newTopo() *cobra.Command {
 which NICs each GPU takes and by which rule, roles of the NICs, NVLinks, CPUs to bind to.
 
 --from reads NCCL topology XML, hwloc (lstopo) XML, the text of nvidia-smi topo -m, mkrun's own JSON and
-snapshots, recognised by content. With several nodes, those that are alike are shown once, the odd ones named, and
-the rails compared.
+snapshots, recognised by content. -H, --hostfile and --batch name hosts, which are asked by agents as mkrun launch
+starts them. With several nodes, those that are alike are shown once, the odd ones named, and the rails compared.
 
-Exit status: 0; with --check or --expect 3 if something is degraded; 1 an input cannot be read; 2 bad command line.`,
+Exit status: 0; with --check or --expect 3 if something is degraded; 1 an input cannot be read or a host does not
+answer; 2 bad command line.`,
 		Example: `  mkrun topo
   mkrun topo --explain gpu3
   mkrun topo --check --expect h200-8 --json
+  mkrun topo -H node[01-16] --check
   mkrun topo --from machine.xml --format svg -o machine.svg
   nvidia-smi topo -m | mkrun topo --from -
   mkrun topo --snapshot here.tar.gz && mkrun topo --from here.tar.gz`,
@@ -70,6 +78,10 @@ Exit status: 0; with --check or --expect 3 if something is degraded; 1 an input 
 	}
 	fs := cmd.Flags()
 	fs.StringArrayVar(&f.from, "from", nil, "read nodes from this file (- is stdin) instead of this machine (repeat for more)")
+	f.hosts.addPool(cmd)
+	fs.IntVar(&f.world.nodes, "nodes", 1, "nodes to pretend on this host, each asked by an agent of its own")
+	fs.DurationVar(&f.timeout, "timeout", defaultTopoTimeout, "for all hosts to answer (0: for ever)")
+	fs.DurationVar(&f.startTimeout, "start-timeout", launch.DefaultStartTimeout, "for an agent to come up on each of them")
 	fs.StringVar(&f.snapshot, "snapshot", "", "capture this machine into this .tar.gz, with names, GUIDs, serials and MACs replaced")
 	fs.StringVar(&f.vendor, "vendor-topology", "", "NCCL XML of this type of virtual machine, to be laid under what the machine shows")
 	fs.StringVar(&f.roots.Sys, "sysfs-root", "", "where the machine's /sys is mounted, if not at /sys")
@@ -124,6 +136,14 @@ func (f *topoFlags) validate(cmd *cobra.Command) error {
 	case f.snapshot != "" && len(f.from) > 0:
 		return f.usage(cmd, "--snapshot captures this machine; it cannot be combined with --from")
 	}
+	if by := f.gathers(cmd); by != "" {
+		switch {
+		case f.snapshot != "":
+			return f.usage(cmd, "--snapshot captures this machine; run it on each host instead of %s", by)
+		case len(f.from) > 0:
+			return f.usage(cmd, "--from and %s exclude each other", by)
+		}
+	}
 	return nil
 }
 
@@ -134,9 +154,9 @@ func (f *topoFlags) run(cmd *cobra.Command) error {
 	if f.snapshot != "" {
 		return f.capture(cmd.Context(), cmd.OutOrStdout())
 	}
-	nodes, err := f.nodes(cmd.Context())
+	nodes, err := f.nodes(cmd)
 	if err != nil {
-		return f.failed(cmd, err)
+		return err
 	}
 	evals := make([]*topology.Eval, len(nodes))
 	for i, n := range nodes {
@@ -177,16 +197,24 @@ func (f *topoFlags) live() topology.LiveOptions {
 	return topology.LiveOptions{Roots: f.roots, Vendor: f.vendor, NoNVML: f.roots.Sys != "" && f.roots.Sys != "/sys"}
 }
 
-// nodes reads all that was asked for.
-func (f *topoFlags) nodes(ctx context.Context) ([]*topology.Node, error) {
-	if len(f.from) == 0 {
-		n, err := topology.Live(ctx, f.live())
-		if err != nil {
-			return nil, err
-		}
-		return []*topology.Node{n}, nil
+// nodes reads all that was asked for. Its errors end mkrun.
+func (f *topoFlags) nodes(cmd *cobra.Command) ([]*topology.Node, error) {
+	var nodes []*topology.Node
+	var err error
+	switch {
+	case f.gathers(cmd) != "":
+		return f.gather(cmd)
+	case len(f.from) > 0:
+		nodes, err = topology.LoadAll(f.from)
+	default:
+		var n *topology.Node
+		n, err = topology.Live(cmd.Context(), f.live())
+		nodes = append(nodes, n)
 	}
-	return topology.LoadAll(f.from)
+	if err != nil {
+		return nil, f.failed(cmd, err)
+	}
+	return nodes, nil
 }
 
 func (f *topoFlags) capture(ctx context.Context, out io.Writer) error {

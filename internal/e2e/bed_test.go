@@ -131,8 +131,14 @@ const jobLimit = 40 * time.Second
 // begin starts mkrun launch on h1. What a test leaves behind is killed when it ends.
 func begin(t *testing.T, args ...string) *job {
 	t.Helper()
+	return beginMkrun(t, append([]string{"launch", "--ssh-cmd", "ssh -F " + bed.dir + "/ssh_config"}, args...)...)
+}
+
+// beginMkrun does the same with any of mkrun's commands.
+func beginMkrun(t *testing.T, args ...string) *job {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), jobLimit)
-	argv := append([]string{"exec", bed.dir, "h1", bed.mkrun, "launch", "--ssh-cmd", "ssh -F " + bed.dir + "/ssh_config"}, args...)
+	argv := append([]string{"exec", bed.dir, "h1", bed.mkrun}, args...)
 	j := &job{cmd: exec.CommandContext(ctx, bed.script, argv...), begun: time.Now(), done: make(chan struct{})}
 	j.cmd.Stdout, j.cmd.Stderr = &j.stdout, &j.stderr
 	j.cmd.WaitDelay = time.Second

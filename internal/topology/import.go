@@ -59,21 +59,26 @@ func LoadAll(files []string) ([]*Node, error) {
 	}
 	_ = group.Wait() // errors are kept by file
 	var nodes []*Node
-	taken := map[string]bool{}
 	for i, list := range lists {
 		if errs[i] != nil {
 			return nil, errs[i]
 		}
-		for _, n := range list {
-			name := n.Host
-			for k := len(nodes); taken[n.Host]; k++ {
-				n.Host = fmt.Sprintf("%s#%d", name, k)
-			}
-			taken[n.Host] = true
-			nodes = append(nodes, n)
-		}
+		nodes = append(nodes, list...)
 	}
+	NameApart(nodes)
 	return nodes, nil
+}
+
+// NameApart gives nodes of one name a number behind it, so that answers can tell them apart.
+func NameApart(nodes []*Node) {
+	taken := map[string]bool{}
+	for i, n := range nodes {
+		name := n.Host
+		for k := i; taken[n.Host]; k++ {
+			n.Host = fmt.Sprintf("%s#%d", name, k)
+		}
+		taken[n.Host] = true
+	}
 }
 
 // Parse is Load for content that was read already; name is used in errors.

@@ -88,6 +88,18 @@ func parseJSON(file string, data []byte) ([]*Node, error) {
 	return nodes, nil
 }
 
+// DecodeNode reads a node's record as json.Marshal writes it: what one mkrun tells another of the same build.
+func DecodeNode(data []byte) (*Node, error) {
+	var n Node
+	if err := json.Unmarshal(data, &n); err != nil {
+		return nil, fmt.Errorf("decoding a node's record: %w", err)
+	}
+	if err := n.check(); err != nil {
+		return nil, err
+	}
+	return &n, nil
+}
+
 // check refuses records that point nowhere.
 func (n *Node) check() error {
 	for i, d := range n.PCI {
