@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"text/tabwriter"
 
@@ -76,11 +75,11 @@ func readFiles(names []string) ([]config.File, error) {
 	}
 	var files []config.File
 	for _, name := range names {
-		data, err := os.ReadFile(name)
+		file, err := config.ReadFile(name)
 		if err != nil {
-			return nil, fmt.Errorf("reading the configuration: %w", err)
+			return nil, err
 		}
-		files = append(files, config.File{Name: name, Data: data})
+		files = append(files, file)
 	}
 	return files, nil
 }
@@ -199,7 +198,7 @@ func (f *showFlags) show(w io.Writer, req request.Request) error {
 		fmt.Fprintf(&b, "      %s\n", list[0].Note)
 	}
 	b.WriteByte('\n')
-	writeSettings(&b, choice.Settings, req.Chunks)
+	writeSettings(&b, choice.Settings, req)
 	if len(list) > 1 {
 		b.WriteString("\nnext, and why they lost:\n")
 		for _, c := range list[1:] {
@@ -234,7 +233,7 @@ func (f *showFlags) between(engineName string, nodes int) (string, error) {
 }
 
 // writeSettings writes what each setting is and what says so.
-func writeSettings(b *strings.Builder, s config.Settings, chunks int) {
+func writeSettings(b *strings.Builder, s config.Settings, req request.Request) {
 	tw := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "SETTING\tVALUE\tFROM")
 	row := func(name string, value int, otherwise string) {
@@ -253,7 +252,7 @@ func writeSettings(b *strings.Builder, s config.Settings, chunks int) {
 	row("tile columns", s.TileN, own)
 	row("tile depth", s.TileK, own)
 	row("stages", s.Stages, own)
-	switch {
+	switch chunks := req.Chunks; {
 	case chunks != 0 && s.Chunks != 0:
 		fmt.Fprintf(tw, "chunks\t%d\t--chunks, instead of %d of the entry\n", chunks, s.Chunks)
 	case chunks != 0:
@@ -261,10 +260,25 @@ func writeSettings(b *strings.Builder, s config.Settings, chunks int) {
 	default:
 		row("chunks", s.Chunks, "not set: by the number of rows")
 	}
-	if s.Mover == "" {
-		fmt.Fprintf(tw, "mover\t-\t%s\n", own)
-	} else {
-		fmt.Fprintf(tw, "mover\t%s\tentry\n", s.Mover)
+	word := func(name, value, otherwise string) {
+		if value == "" {
+			fmt.Fprintf(tw, "%s\t-\t%s\n", name, otherwise)
+		} else {
+			fmt.Fprintf(tw, "%s\t%s\tentry\n", name, value)
+		}
+	}
+	word("mover", s.Mover, own)
+	if algorithms := config.Algorithms(req.Operator); algorithms != nil {
+		if req.Algorithm != "" {
+			fmt.Fprintf(tw, "algorithm\t%s\t--algorithm\n", req.Algorithm)
+		} else {
+			word("algorithm", s.Algorithm, "not set: auto, by the size of the result")
+		}
+		upTo := ""
+		if s.OneShotBytes != 0 {
+			upTo = fmt.Sprintf("%d bytes", s.OneShotBytes)
+		}
+		word("one-shot up to", upTo, "not set: auto never takes it")
 	}
 	_ = tw.Flush() // into memory: never fails
 }

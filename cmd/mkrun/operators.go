@@ -65,7 +65,8 @@ products, as in the last layer of a tensor-parallel MLP without sequence paralle
    A_r: M x K   x   B_r: N x K (transposed)   =   M x N   --sum-->   C: M x N
 
 M counts the rows of A and C, the same on all ranks; N and K are one rank's: the depth of the whole product is
-W x K. "two-shot" is gemm_rs and a gather of its result; "one-shot" sends more bytes in fewer steps, for small M.`,
+W x K. "two-shot" is gemm_rs and a gather of its result; "one-shot" sends more bytes in fewer steps, for small
+results: up to which size is configured for each world.`,
 		m: "rows of A and C on each rank (>= 1)",
 		n: "rows of B on each rank = columns of C (>= 1)",
 		k: "columns of A and B on each rank, its part of the depth (a multiple of 8)", layer: "llama3-8b/mlp-down/tp4",
@@ -91,7 +92,7 @@ func (f *operatorFlags) addShape(cmd *cobra.Command) {
 	fs.StringVar(&f.req.Config, "config", "", "file with settings instead of the built-in configs/"+f.def.name+".yaml")
 	fs.IntVar(&f.req.Chunks, "chunks", 0, "pieces each shard travels in, at most 64 (0: as configured)")
 	if known := operator.Algorithms(f.def.name); known != nil {
-		fs.StringVar(&f.req.Algorithm, "algorithm", "auto", "how: auto (by size), "+strings.Join(known, " or "))
+		fs.StringVar(&f.req.Algorithm, "algorithm", "", "how: auto (by the size of the result), "+strings.Join(known, " or ")+" (default: as configured)")
 		_ = cmd.RegisterFlagCompletionFunc("algorithm", cobra.FixedCompletions(append([]string{"auto"}, known...), cobra.ShellCompDirectiveNoFileComp))
 	}
 	if operator.Sums(f.def.name) {

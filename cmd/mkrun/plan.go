@@ -32,7 +32,7 @@ How long it would take is predicted by simulating it on hardware that is describ
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	world.add(cmd)
-	cmd.PersistentFlags().BoolVar(&asJSON, "json", false, "the whole plan as one JSON document")
+	cmd.PersistentFlags().BoolVar(&asJSON, "json", false, "the whole plan as one JSON document, with what it is predicted to take")
 	predict.add(cmd)
 	for _, def := range operators {
 		op := &operatorFlags{def: def}
@@ -54,17 +54,21 @@ How long it would take is predicted by simulating it on hardware that is describ
 					return &usageError{cmd.CommandPath(), err}
 				}
 				proved := time.Since(start)
-				predicted, err := predict.run(resolved, asJSON)
+				predicted, err := predict.run(resolved)
 				if err != nil {
 					return &usageError{cmd.CommandPath(), err}
 				}
 				if asJSON {
-					return resolved.Plan.Dump(cmd.OutOrStdout())
+					return resolved.Plan.Dump(cmd.OutOrStdout(), predicted)
 				}
 				if err := describe(cmd.OutOrStdout(), resolved); err != nil {
 					return err
 				}
-				_, err = fmt.Fprintf(cmd.OutOrStdout(), "\n%sverified: made and proved in %.1f ms\n", predicted, proved.Seconds()*1e3)
+				line := ""
+				if predicted != nil {
+					line = predicted.String() + "\n"
+				}
+				_, err = fmt.Fprintf(cmd.OutOrStdout(), "\n%sverified: made and proved in %.1f ms\n", line, proved.Seconds()*1e3)
 				return err
 			},
 		}
@@ -89,27 +93,27 @@ func (f *prediction) add(cmd *cobra.Command) {
 // mostPredicted is the number of tasks up to which a plan is simulated without being asked to: a fraction of a second.
 const mostPredicted = 50_000
 
-// run simulates the plan, draws it if asked to, and says in a line how long it would take.
-func (f *prediction) run(r *request.Resolved, quiet bool) (string, error) {
+// run simulates the plan, draws it if asked to, and says how long it would take; nil if it is too large to be
+// simulated without being asked to.
+func (f *prediction) run(r *request.Resolved) (*sim.Prediction, error) {
 	hardware, err := sim.Named(f.hardware)
 	if err != nil {
-		return "", fmt.Errorf("--hardware: %w", err)
+		return nil, fmt.Errorf("--hardware: %w", err)
 	}
 	counts := r.Plan.Counts()
-	if f.svg == "" && (quiet || counts.Transfers+counts.Segments+counts.Notices > mostPredicted) {
-		return "", nil
+	if f.svg == "" && counts.Transfers+counts.Segments+counts.Notices > mostPredicted {
+		return nil, nil
 	}
 	result, err := sim.Run(r.Plan, sim.Options{Hardware: hardware, Shape: r.Run.Shape, ElemSize: r.Run.DType.Size()})
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	if f.svg != "" {
 		if err := writeFile(f.svg, func(w io.Writer) error { return result.WriteSVG(w, r.Plan, r.Run.DType.String()) }); err != nil {
-			return "", err
+			return nil, err
 		}
 	}
-	return fmt.Sprintf("predicted: %v a call on %s, the product alone %v, %.0f %% exposed\n",
-		result.Call, hardware.Name, result.Product, 100*result.Exposed), nil
+	return result.Prediction(), nil
 }
 
 // writeFile makes a file of what a function writes.

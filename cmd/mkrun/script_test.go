@@ -65,6 +65,7 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
 			"status":   cmdStatus,
 			"jsonhas":  cmdJSONHas,
+			"samejson": cmdSameJSON,
 			"nobody":   cmdNobody,
 			"nosecret": cmdNoSecret,
 			"killone":  cmdKillOne,

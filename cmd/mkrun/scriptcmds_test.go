@@ -44,6 +44,27 @@ func cmdJSONHas(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
+// cmdSameJSON holds a value in the JSON document a command printed against the one that it had when the name was used
+// for the first time: samejson stdout digest a
+func cmdSameJSON(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) != 3 {
+		ts.Fatalf("usage: samejson file path name")
+	}
+	var doc any
+	ts.Check(json.Unmarshal([]byte(ts.ReadFile(args[0])), &doc))
+	got, err := lookup(doc, strings.Split(args[1], "."))
+	ts.Check(err)
+	first, text := ts.Getenv("samejson_"+args[2]), fmt.Sprint(got)
+	switch {
+	case first == "" && neg:
+		ts.Fatalf("nothing is known as %s yet", args[2])
+	case first == "":
+		ts.Setenv("samejson_"+args[2], text)
+	case (text == first) == neg:
+		ts.Fatalf("%s is %s, and %s was %s", args[1], text, args[2], first)
+	}
+}
+
 func lookup(doc any, path []string) (any, error) {
 	for _, key := range path {
 		switch d := doc.(type) {

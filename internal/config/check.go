@@ -4,28 +4,23 @@ import (
 	"fmt"
 	"io/fs"
 
-	"github.com/goccy/go-yaml"
-
 	"github.com/mkrun/mkrun/configs"
 )
 
 // CheckFile reads a file as a launch would, the catalogue of shapes or the settings of an operator by what
-// its schema key says, and tells in a few words what it holds. name is the file's name in errors, which are
-// one *Error or several joined.
+// its schema key says, and tells in a few words what it holds. name is the file's name in errors; the error is one
+// *Error or several joined: all mistakes, in the order of the file.
 func CheckFile(name string, data []byte) (holds string, err error) {
-	var head struct {
-		Schema string `yaml:"schema"`
-	}
-	// What is wrong with a file that cannot be read even so far is said below, with its place.
-	if err := yaml.Unmarshal(data, &head); err == nil && head.Schema == shapesSchema {
-		shapes, err := ParseShapes(name, data)
-		if err != nil {
+	d := parse(name, data)
+	if d.schemaOf() == shapesSchema {
+		shapes := readShapes(d)
+		if err := d.err(); err != nil {
 			return "", err
 		}
 		return fmt.Sprintf("shapes, %d layers of %d models", len(shapes.List()), len(shapes.models)), nil
 	}
-	op, err := parseOperator("", name, data)
-	if err != nil {
+	op := readOperator("", d)
+	if err := d.err(); err != nil {
 		return "", err
 	}
 	if len(op.entries) == 1 {
@@ -34,10 +29,19 @@ func CheckFile(name string, data []byte) (holds string, err error) {
 	return fmt.Sprintf("%s, %d entries", op.Name, len(op.entries)), nil
 }
 
-// File is a configuration file that is built into the binary.
+// File is a configuration file.
 type File struct {
 	Name string // as shown to people
 	Data []byte
+}
+
+// ReadFile reads a file to be checked. Of one that is too large to be right it reads no more than shows that.
+func ReadFile(name string) (File, error) {
+	data, err := readFile(name)
+	if err != nil {
+		return File{}, fmt.Errorf("reading the configuration: %w", err)
+	}
+	return File{Name: name, Data: data}, nil
 }
 
 // BuiltIn returns the files that are built into the binary, by name.

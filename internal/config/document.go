@@ -1,144 +1,137 @@
 // Package config reads the YAML files of configs/: named shapes of real models, and the settings
-// of each operator by shape, world and engine. Files are read strictly; every error says where in
-// which file, and shows the text.
+// of each operator by shape, world and engine. Files are read strictly; all mistakes are told at once,
+// each with where in which file it is and the text there.
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"reflect"
+	"slices"
 	"strings"
+	"unicode"
 
-	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/parser"
 )
 
 // Error is a mistake in a configuration file.
 type Error struct {
 	File      string
-	Line, Col int    // from 1; 0 when the mistake has no place
+	Line, Col int    // from 1
 	Msg       string // what is wrong and what would be right
 	Text      string // the line of the file
 }
 
 func (e *Error) Error() string {
-	if e.Line == 0 {
-		return fmt.Sprintf("%s: %s", e.File, e.Msg)
-	}
 	num := fmt.Sprint(e.Line)
+	text, caret := excerpt(e.Text, e.Col)
 	return fmt.Sprintf("%s:%d:%d: %s\n  %s | %s\n  %s | %s^",
-		e.File, e.Line, e.Col, e.Msg,
-		num, e.Text,
-		strings.Repeat(" ", len(num)), strings.Repeat(" ", max(0, e.Col-1)))
+		e.File, e.Line, e.Col, e.Msg, num, text, strings.Repeat(" ", len(num)), strings.Repeat(" ", caret))
 }
 
-// document is a parsed file that still knows where everything stands in it.
+// excerpt is what is shown of a line, and how many characters stand before a column there: the part around the column
+// of a long line, and nothing that a terminal would obey.
+func excerpt(text string, col int) (shown string, before int) {
+	const width = 160
+	line := []rune(text)
+	at := min(max(0, col-1), len(line))
+	from := 0
+	if len(line) > width {
+		from = max(0, at-width/2)
+		line = line[from:min(len(line), from+width)]
+	}
+	for i, r := range line {
+		if r == '\t' {
+			line[i] = ' '
+		} else if !unicode.IsPrint(r) {
+			line[i] = unicode.ReplacementChar
+		}
+	}
+	return string(line), at - from
+}
+
+// position is where something begins, from 1.
+type position struct{ line, col int }
+
+// document is a parsed file that still knows where everything stands in it, and collects its mistakes.
+//
+// Places are named by paths such as "$.entries[1].use.roles".
 type document struct {
-	name  string // as shown to people
-	lines []string
-	file  *ast.File
+	name     string // as shown to people
+	lines    []string
+	body     ast.Node
+	at       map[string]position
+	mistakes []*Error
+	touched  map[string]bool // paths with a mistake, of which nothing else is to be said
 }
 
-// decode parses a file of exactly one YAML document into v. Unknown and repeated keys are errors.
-func decode(name string, data []byte, v any) (*document, error) {
-	d := &document{name: name, lines: strings.Split(string(data), "\n")}
-	file, err := parser.ParseBytes(data, 0)
-	if err != nil {
-		return nil, d.wrap(err)
+// mistake notes what is wrong at a path. Where the path leads nowhere, the nearest enclosing thing that is there is
+// shown. What only follows from a mistake that was told already (of the same thing, of a part of it, or of what it is a
+// part of) is left out.
+func (d *document) mistake(path, format string, args ...any) {
+	if d.hasMistake(path) {
+		return
 	}
-	d.file = file
-	if len(file.Docs) != 1 || file.Docs[0].Body == nil {
-		return nil, &Error{File: name, Msg: "want exactly one YAML document"}
-	}
-	if err := yaml.NodeToValue(file.Docs[0].Body, v, yaml.Strict()); err != nil {
-		return nil, d.wrap(err)
-	}
-	return d, nil
+	d.touched[path] = true
+	d.note(d.position(path), format, args...)
 }
 
-// wrap gives an error of the YAML library our form.
-func (d *document) wrap(err error) error {
-	var ye yaml.Error
-	if !errors.As(err, &ye) {
-		return &Error{File: d.name, Msg: err.Error()}
-	}
-	e := &Error{File: d.name, Msg: ye.GetMessage()}
-	var te *yaml.TypeError
-	if errors.As(err, &te) {
-		e.Msg = "want " + kindName(te.DstType) + ", found " + kindName(te.SrcType)
-	}
-	if tk := ye.GetToken(); tk != nil && tk.Position != nil {
-		d.place(e, tk.Position.Line, tk.Position.Column)
+// note notes what is wrong at a place, whatever else is.
+func (d *document) note(at position, format string, args ...any) {
+	d.mistakes = append(d.mistakes, d.errorAt(at, format, args...))
+}
+
+func (d *document) errorAt(at position, format string, args ...any) *Error {
+	e := &Error{File: d.name, Line: max(1, at.line), Col: max(1, at.col), Msg: fmt.Sprintf(format, args...)}
+	if e.Line <= len(d.lines) {
+		e.Text = strings.TrimRight(d.lines[e.Line-1], "\r")
 	}
 	return e
 }
 
-// kindName says what a Go type is called in a YAML file.
-func kindName(t reflect.Type) string {
-	for t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
-	switch t.Kind() {
-	case reflect.Int, reflect.Int64, reflect.Uint64:
-		return "a whole number"
-	case reflect.Float64:
-		return "a number"
-	case reflect.String:
-		return "a text"
-	case reflect.Bool:
-		return "true or false"
-	case reflect.Slice:
-		return "a list"
-	default:
-		return "a mapping of keys to values"
-	}
-}
-
-// errorf makes an error at a YAML path such as "$.entries[1].use.roles". Where the path leads
-// nowhere, the nearest enclosing thing that is there is shown.
-func (d *document) errorf(path, format string, args ...any) error {
-	e := &Error{File: d.name, Msg: fmt.Sprintf(format, args...)}
-	d.place(e, d.line(path), d.col(path))
-	return e
-}
-
-func (d *document) place(e *Error, line, col int) {
-	e.Line, e.Col = line, col
-	if line >= 1 && line <= len(d.lines) {
-		e.Text = strings.TrimRight(d.lines[line-1], "\r")
-	}
-}
-
-func (d *document) line(path string) int { l, _ := d.position(path); return l }
-func (d *document) col(path string) int  { _, c := d.position(path); return c }
-
-func (d *document) position(path string) (line, col int) {
-	for path != "" {
-		if p, err := yaml.PathString(path); err == nil {
-			if node, err := p.FilterFile(d.file); err == nil && node != nil {
-				return start(node)
-			}
-		}
-		path = path[:max(0, strings.LastIndexAny(path, ".["))]
-	}
-	return 0, 0
-}
-
-// start is where a node begins. The token of a mapping is the colon of its first key.
-func start(node ast.Node) (line, col int) {
-	switch n := node.(type) {
-	case *ast.MappingNode:
-		if !n.IsFlowStyle && len(n.Values) > 0 {
-			return start(n.Values[0])
-		}
-	case *ast.MappingValueNode:
-		return start(n.Key)
-	case *ast.SequenceNode:
-		if !n.IsFlowStyle && len(n.Values) > 0 {
-			return start(n.Values[0])
+// hasMistake reports whether there is a mistake at a path, above or below it.
+func (d *document) hasMistake(path string) bool {
+	for p := path; p != ""; p = parent(p) {
+		if d.touched[p] {
+			return true
 		}
 	}
-	pos := node.GetToken().Position
-	return pos.Line, pos.Column
+	for p := range d.touched {
+		if rest, ok := strings.CutPrefix(p, path); ok && (rest[0] == '.' || rest[0] == '[') {
+			return true
+		}
+	}
+	return false
+}
+
+// parent is the path of what a path is a part of, "" at the top.
+func parent(path string) string { return path[:max(0, strings.LastIndexAny(path, ".["))] }
+
+// position is where a path leads, or the nearest enclosing thing that is there.
+func (d *document) position(path string) position {
+	for ; path != ""; path = parent(path) {
+		if at, ok := d.at[path]; ok {
+			return at
+		}
+	}
+	return position{1, 1}
+}
+
+// mostMistakes is how many mistakes of a file are told.
+const mostMistakes = 100
+
+// err joins the mistakes in the order of the file; nil if there are none.
+func (d *document) err() error {
+	slices.SortStableFunc(d.mistakes, func(a, b *Error) int {
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Col, b.Col))
+	})
+	var all []error
+	for i, e := range d.mistakes {
+		if i == mostMistakes {
+			all = append(all, fmt.Errorf("%s: %d more mistakes are not shown", d.name, len(d.mistakes)-i))
+			break
+		}
+		all = append(all, e)
+	}
+	return errors.Join(all...)
 }

@@ -198,14 +198,15 @@ func (b *bounds) String() string {
 }
 
 // ambiguous reports whether some query matches both entries with nothing to tell them apart, and names one.
-func (m *match) ambiguous(other match) (example string, both bool) {
+func (m *match) ambiguous(other match) (example string, yes bool) {
 	if m.Engine != other.Engine || m.conditions() != other.conditions() {
 		return "", false
 	}
 	if !common(m.DType, other.DType) || !common(m.Fabric, other.Fabric) {
 		return "", false
 	}
-	var at []string
+	at := both("dtype", m.DType, other.DType)
+	at = append(at, both("fabric", m.Fabric, other.Fabric)...)
 	others := other.ranges()
 	for i, r := range m.ranges() {
 		if !r.bounds.meets(others[i].bounds) {
@@ -227,6 +228,19 @@ func (b *bounds) least() int64 {
 		return 1
 	}
 	return *b.Min
+}
+
+// both names a value that two lists share, nothing if neither asks for any.
+func both(name string, a, b []string) []string {
+	if len(a) == 0 {
+		a = b
+	}
+	for _, v := range a {
+		if len(b) == 0 || slices.Contains(b, v) {
+			return []string{name + " " + v}
+		}
+	}
+	return nil
 }
 
 // common reports whether two lists share a value; an empty list stands for all values.

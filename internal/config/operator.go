@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"os"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -23,15 +21,23 @@ var (
 	knownHows    = []string{"measured", "predicted", "chosen"}
 )
 
-// operatorRoles says which roles an operator has tasks for, beside compute.
-var operatorRoles = map[string][]string{
-	opAGGemm: {"intra", "send"},
-	opGemmRS: {"intra", "send", "reduce"},
-	opGemmAR: {"intra", "send", "reduce"},
+// operatorKind is what settings of an operator may say.
+type operatorKind struct {
+	roles      []string // that it has tasks for, beside compute
+	algorithms []string // to choose from; none if there is one only
+}
+
+var operatorKinds = map[string]operatorKind{
+	opAGGemm: {roles: []string{"intra", "send"}},
+	opGemmRS: {roles: []string{"intra", "send", "reduce"}},
+	opGemmAR: {roles: []string{"intra", "send", "reduce"}, algorithms: []string{"auto", "two-shot", "one-shot"}},
 }
 
 // Operators lists the operators that files may be for, sorted.
-func Operators() []string { return slices.Sorted(maps.Keys(operatorRoles)) }
+func Operators() []string { return slices.Sorted(maps.Keys(operatorKinds)) }
+
+// Algorithms lists what an operator's settings may say of its algorithm; none if it has one only.
+func Algorithms(operator string) []string { return slices.Clone(operatorKinds[operator].algorithms) }
 
 // defaultSMs is how many SMs there are where a file does not say: those of an H100 or H200 SXM.
 const defaultSMs = 132
@@ -52,6 +58,9 @@ type Settings struct {
 	Stages              int // depth of the load pipeline
 	Chunks              int // pieces each shard travels in
 	Mover               string
+
+	Algorithm    string // of an operator that has several
+	OneShotBytes int64  // algorithm auto: size of the result up to which it is one-shot
 }
 
 type entry struct {
@@ -81,20 +90,24 @@ type bounds struct {
 }
 
 type use struct {
-	Roles struct {
-		Compute *int `yaml:"compute"`
-		Intra   *int `yaml:"intra"`
-		Send    *int `yaml:"send"`
-		Reduce  *int `yaml:"reduce"`
-	} `yaml:"roles"`
-	Tile struct {
+	Roles roles `yaml:"roles"`
+	Tile  struct {
 		M *int `yaml:"m"`
 		N *int `yaml:"n"`
 		K *int `yaml:"k"`
 	} `yaml:"tile"`
-	Stages *int   `yaml:"stages"`
-	Chunks *int   `yaml:"chunks"`
-	Mover  string `yaml:"mover"`
+	Stages       *int   `yaml:"stages"`
+	Chunks       *int   `yaml:"chunks"`
+	Mover        string `yaml:"mover"`
+	Algorithm    string `yaml:"algorithm"`
+	OneShotBytes *int64 `yaml:"one_shot_bytes"`
+}
+
+type roles struct {
+	Compute *int `yaml:"compute"`
+	Intra   *int `yaml:"intra"`
+	Send    *int `yaml:"send"`
+	Reduce  *int `yaml:"reduce"`
 }
 
 type provenance struct {
@@ -108,7 +121,7 @@ type provenance struct {
 // those built into the binary. An operator without a built-in file has no entries.
 func LoadOperator(operator, file string) (*Operator, error) {
 	if file != "" {
-		data, err := os.ReadFile(file)
+		data, err := readFile(file)
 		if err != nil {
 			return nil, fmt.Errorf("reading the configuration of %s: %w", operator, err)
 		}
@@ -135,210 +148,70 @@ type operatorFile struct {
 
 const operatorSchema = "mkrun.config/1"
 
-// parseOperator reads the file of an operator, or of any known one if operator is "". A file that can be
-// read but says wrong things gets one error with all of them: the first of each entry.
+// parseOperator reads the file of an operator, or of any known one if operator is "". The error is one *Error or
+// several joined: all mistakes of the file, in its order.
 func parseOperator(operator, file string, data []byte) (*Operator, error) {
-	var f operatorFile
-	doc, err := decode(file, data, &f)
-	if err != nil {
+	d := parse(file, data)
+	op := readOperator(operator, d)
+	if err := d.err(); err != nil {
 		return nil, err
 	}
-	if f.Schema != operatorSchema {
-		return nil, doc.errorf("$.schema", "schema is %q, want %s", f.Schema, operatorSchema)
+	return op, nil
+}
+
+// readOperator reads what a document says, and notes its mistakes.
+func readOperator(operator string, d *document) *Operator {
+	if d.body == nil {
+		return nil
 	}
-	roles, known := operatorRoles[f.Operator]
+	var f operatorFile
+	d.fill(&f)
+	if !d.isOf(f.Schema, operatorSchema) {
+		return nil
+	}
+	kind, known := operatorKinds[f.Operator]
 	switch {
 	case operator == "" && !known:
-		return nil, doc.errorf("$.operator", "operator is %q%s; want one of %s", f.Operator,
+		d.mistake("$.operator", "operator is %q%s; want one of %s", f.Operator,
 			suggest.DidYouMean(f.Operator, Operators()), strings.Join(Operators(), ", "))
 	case operator != "" && f.Operator != operator:
-		return nil, doc.errorf("$.operator", "this file is for operator %q, not for %s", f.Operator, operator)
+		d.mistake("$.operator", "this file is for operator %q, not for %s", f.Operator, operator)
 	}
-	limits := limits{operator: f.Operator, roles: roles, sms: defaultSMs}
+	limits := limits{operator: f.Operator, kind: kind, known: known, sms: defaultSMs}
 	if f.SMs != nil {
 		if limits.sms = *f.SMs; limits.sms < 2 || limits.sms > maxNumber {
-			return nil, doc.errorf("$.sms", "sms is %d; want how many SMs the GPU has, at least 2", limits.sms)
+			d.mistake("$.sms", "sms is %d; want how many SMs the GPU has, at least 2", limits.sms)
+			limits.sms = maxNumber // so that no split is held against it
 		}
 	}
-	var wrong []error
 	for i := range f.Entries {
 		path := fmt.Sprintf("$.entries[%d]", i)
 		e := &f.Entries[i]
-		e.line = doc.line(path)
-		if field, msg := e.validate(limits); msg != "" {
-			wrong = append(wrong, doc.errorf(path+"."+field, "entry %d: %s", i+1, msg))
-			continue
-		}
-		for j, other := range f.Entries[:i] {
-			if example, both := e.Match.ambiguous(other.Match); both {
-				wrong = append(wrong, doc.errorf(path+".match", "entry %d overlaps entry %d (line %d) with as many conditions, so neither is nearer for what both match (%s); make their ranges apart or one of them narrower", i+1, j+1, other.line, example))
-				break
-			}
-		}
+		e.line = d.position(path).line
+		e.validate(limits, func(field, format string, args ...any) {
+			d.mistake(path+"."+field, "entry %d: %s", i+1, fmt.Sprintf(format, args...))
+		})
+		d.compare(f.Entries[:i+1])
 	}
-	if len(wrong) > 0 {
-		return nil, errors.Join(wrong...)
-	}
-	return &Operator{Name: f.Operator, File: file, entries: f.Entries}, nil
+	return &Operator{Name: f.Operator, File: d.name, entries: f.Entries}
 }
 
-var isoDate = regexp.MustCompile(`^\d{4}-\d{2}-\d{2}$`)
-
-// validate returns the field that is wrong and why, or "", "".
-func (e *entry) validate(l limits) (field, msg string) {
-	if field, msg := e.Match.validate(); msg != "" {
-		return "match." + field, msg
-	}
-	if field, msg := e.Use.validate(e.Match.Engine, l); msg != "" {
-		return "use." + field, msg
-	}
-	p := e.Provenance
-	switch {
-	case !slices.Contains(knownHows, p.How):
-		return "provenance.how", fmt.Sprintf("how is %q; want one of %s", p.How, strings.Join(knownHows, ", "))
-	case p.Date != "" && !isoDate.MatchString(p.Date):
-		return "provenance.date", fmt.Sprintf("date is %q; want YYYY-MM-DD", p.Date)
-	case p.How != "chosen" && p.Date == "":
-		return "provenance", fmt.Sprintf("a %s entry needs its date", p.How)
-	case p.How == "measured" && p.On == "":
-		return "provenance", "a measured entry needs on: the machine it was measured on"
-	case p.How == "predicted" && p.On == "":
-		return "provenance", "a predicted entry needs on: the hardware description it was predicted with"
-	}
-	return "", ""
-}
-
-func (m *match) validate() (field, msg string) {
-	for _, list := range []struct {
-		field  string
-		values []string
-		known  []string
-	}{
-		{"engine", []string{m.Engine}, knownEngines},
-		{"dtype", m.DType, knownDTypes},
-		{"fabric", m.Fabric, knownFabrics},
-	} {
-		for i, v := range list.values {
-			if !slices.Contains(list.known, v) {
-				return list.field, fmt.Sprintf("%s is %q; want one of %s", list.field, v, strings.Join(list.known, ", "))
-			}
-			if slices.Contains(list.values[:i], v) {
-				return list.field, fmt.Sprintf("%s names %s twice", list.field, v)
-			}
+// compare holds the last entry against those before it.
+func (d *document) compare(entries []entry) {
+	last := len(entries) - 1
+	e := &entries[last]
+	path := fmt.Sprintf("$.entries[%d]", last)
+	for i, other := range entries[:last] {
+		if e.Name != "" && e.Name == other.Name {
+			d.mistake(path+".name", "entry %d: the name %q is that of entry %d (line %d), too", last+1, e.Name, i+1, other.line)
+		}
+		if d.hasMistake(path+".match") || d.hasMistake(fmt.Sprintf("$.entries[%d].match", i)) {
+			continue // what it matches is not known
+		}
+		if example, both := e.Match.ambiguous(other.Match); both {
+			d.note(d.position(path+".match"), "entry %d overlaps entry %d (line %d) with as many conditions, so neither is nearer for what both match (%s); make their ranges apart or one of them narrower", last+1, i+1, other.line, example)
 		}
 	}
-	for _, r := range m.ranges() {
-		switch b := r.bounds; {
-		case b == nil:
-		case b.Min == nil && b.Max == nil:
-			return r.name, r.name + " has neither min nor max"
-		case b.Min != nil && *b.Min < 1 || b.Max != nil && *b.Max < 1:
-			return r.name, r.name + " must be at least 1"
-		case b.Min != nil && b.Max != nil && *b.Min > *b.Max:
-			return r.name, fmt.Sprintf("%s: min %d is above max %d", r.name, *b.Min, *b.Max)
-		}
-	}
-	return "", ""
-}
-
-// limits is what an entry's numbers are held against.
-type limits struct {
-	operator string
-	roles    []string // that it has tasks for, beside compute
-	sms      int      // of the GPU, one for each CTA
-}
-
-const maxNumber = 1 << 20 // workers, sizes of tiles, chunks: far above any machine
-
-func (u *use) validate(engine string, l limits) (field, msg string) {
-	for _, r := range []struct {
-		name  string
-		value *int
-	}{{"intra", u.Roles.Intra}, {"send", u.Roles.Send}, {"reduce", u.Roles.Reduce}} {
-		if r.value != nil && l.roles != nil && !slices.Contains(l.roles, r.name) {
-			return "roles." + r.name, fmt.Sprintf("%s has no %s tasks", l.operator, r.name)
-		}
-	}
-	type number struct {
-		field string
-		value *int
-		least int
-		cuda  bool // has no meaning for the CPU engine
-	}
-	for _, n := range []number{
-		{"roles.compute", u.Roles.Compute, 1, false},
-		{"roles.intra", u.Roles.Intra, 1, false},
-		{"roles.send", u.Roles.Send, 1, false},
-		{"roles.reduce", u.Roles.Reduce, 1, false},
-		{"tile.m", u.Tile.M, 1, false},
-		{"tile.n", u.Tile.N, 1, false},
-		{"tile.k", u.Tile.K, 1, true},
-		{"stages", u.Stages, 1, true},
-		{"chunks", u.Chunks, 1, false},
-	} {
-		switch {
-		case n.value == nil:
-		case engine == "cpu" && n.cuda:
-			return n.field, n.field + " has no meaning for the CPU engine"
-		case *n.value < n.least && n.field == "roles.compute":
-			return n.field, "a split that leaves no compute worker; leave compute out to give it all that the others leave"
-		case *n.value < n.least:
-			return n.field, fmt.Sprintf("%s is %d, want at least %d", n.field, *n.value, n.least)
-		case *n.value > maxNumber:
-			return n.field, fmt.Sprintf("%s is %d, which no machine has", n.field, *n.value)
-		}
-	}
-	if engine == "cuda" {
-		if msg := u.split(l.sms); msg != "" {
-			return "roles", msg
-		}
-	}
-	if engine == "cpu" && (u.Tile.M == nil) != (u.Tile.N == nil) || engine == "cpu" && u.Tile.M != nil && *u.Tile.M != *u.Tile.N {
-		return "tile", "tiles of the CPU engine are square: want the same m and n"
-	}
-	if u.Mover != "" {
-		if engine == "cpu" {
-			return "mover", "mover has no meaning for the CPU engine"
-		}
-		if !slices.Contains(knownMovers, u.Mover) {
-			return "mover", fmt.Sprintf("mover is %q; want one of %s", u.Mover, strings.Join(knownMovers, ", "))
-		}
-	}
-	return "", ""
-}
-
-// split says what is wrong with the CTAs of the roles on a GPU that holds one for each of its SMs, or "".
-func (u *use) split(sms int) string {
-	var parts []string
-	others := 0
-	for _, r := range []struct {
-		name  string
-		value *int
-	}{{"intra", u.Roles.Intra}, {"send", u.Roles.Send}, {"reduce", u.Roles.Reduce}} {
-		if r.value != nil {
-			parts = append(parts, fmt.Sprintf("%s %d", r.name, *r.value))
-			others += *r.value
-		}
-	}
-	sum := strings.Join(parts, " + ")
-	if others >= sms {
-		return fmt.Sprintf("a split that leaves no compute CTA: %s on %d SMs", sum, sms)
-	}
-	if all := others + or0(u.Roles.Compute); all > sms {
-		if sum != "" {
-			sum += " + "
-		}
-		return fmt.Sprintf("%scompute %d is more than the %d SMs, and a CTA without an SM would never start", sum, or0(u.Roles.Compute), sms)
-	}
-	return ""
-}
-
-// or0 is the number that was given, or 0.
-func or0(p *int) int {
-	if p == nil {
-		return 0
-	}
-	return *p
 }
 
 func (u *use) settings() Settings {
@@ -346,5 +219,6 @@ func (u *use) settings() Settings {
 		Compute: or0(u.Roles.Compute), Intra: or0(u.Roles.Intra), Send: or0(u.Roles.Send), Reduce: or0(u.Roles.Reduce),
 		TileM: or0(u.Tile.M), TileN: or0(u.Tile.N), TileK: or0(u.Tile.K),
 		Stages: or0(u.Stages), Chunks: or0(u.Chunks), Mover: u.Mover,
+		Algorithm: u.Algorithm, OneShotBytes: or0(u.OneShotBytes),
 	}
 }

@@ -132,19 +132,19 @@ func operatorMistakes() []badFile {
 	return []badFile{
 		{"schema", "schema: x\noperator: ag_gemm\n", "f.yaml:1:9: schema is \"x\""},
 		{"other operator", "schema: mkrun.config/1\noperator: gemm_rs\n", "f.yaml:2:11: this file is for operator \"gemm_rs\""},
-		{"unknown key at the top", "schema: mkrun.config/1\noperators: ag_gemm\n", "f.yaml:2:1: unknown field \"operators\""},
-		{"unknown key", head + entryOf("engine: cpu", "stage: 1", chosen), "f.yaml:5:11: unknown field \"stage\""},
-		{"unknown key deep down", head + entryOf("engine: cpu", "roles: {itra: 1}", chosen), "f.yaml:5:19: unknown field \"itra\""},
-		{"unknown key of a range", head + entryOf("engine: cpu, m: {mim: 1}", "", chosen), "f.yaml:4:30: unknown field \"mim\""},
-		{"repeated key", head + entryOf("engine: cpu, engine: cpu", "", chosen), "f.yaml:4:26: mapping key \"engine\" already defined"},
+		{"unknown key at the top", "schema: mkrun.config/1\noperators: ag_gemm\n", "f.yaml:2:1: unknown key \"operators\" (did you mean \"operator\"?)"},
+		{"unknown key", head + entryOf("engine: cpu", "stage: 1", chosen), "f.yaml:5:11: unknown key \"stage\" (did you mean \"stages\"?)"},
+		{"unknown key deep down", head + entryOf("engine: cpu", "roles: {itra: 1}", chosen), "f.yaml:5:19: unknown key \"itra\""},
+		{"unknown key of a range", head + entryOf("engine: cpu, m: {mim: 1}", "", chosen), "f.yaml:4:30: unknown key \"mim\""},
+		{"repeated key", head + entryOf("engine: cpu, engine: cpu", "", chosen), "f.yaml:4:26: key \"engine\" is here a second time; the first is in line 4"},
 		{"no engine", head + entryOf("m: {min: 1}", "", chosen), "f.yaml:4:12: entry 1: engine is \"\""},
 		{"unknown engine", head + entryOf("engine: gpu", "", chosen), "f.yaml:4:21: entry 1: engine is \"gpu\"; want one of cpu, cuda"},
-		{"unknown dtype", head + entryOf("engine: cpu, dtype: [bf16, fp8]", "", chosen), "f.yaml:4:33: entry 1: dtype is \"fp8\""},
-		{"doubled dtype", head + entryOf("engine: cpu, dtype: [bf16, bf16]", "", chosen), "f.yaml:4:33: entry 1: dtype names bf16 twice"},
-		{"unknown fabric", head + entryOf("engine: cpu, fabric: [wifi]", "", chosen), "f.yaml:4:34: entry 1: fabric is \"wifi\""},
+		{"unknown dtype", head + entryOf("engine: cpu, dtype: [bf16, fp8]", "", chosen), "f.yaml:4:40: entry 1: dtype is \"fp8\""},
+		{"doubled dtype", head + entryOf("engine: cpu, dtype: [bf16, bf16]", "", chosen), "f.yaml:4:40: entry 1: dtype names bf16 twice"},
+		{"unknown fabric", head + entryOf("engine: cpu, fabric: [wifi]", "", chosen), "f.yaml:4:35: entry 1: fabric is \"wifi\""},
 		{"empty range", head + entryOf("engine: cpu, m: {min: 9, max: 3}", "", chosen), "f.yaml:4:29: entry 1: m: min 9 is above max 3"},
 		{"range without ends", head + entryOf("engine: cpu, m: {}", "", chosen), "f.yaml:4:29: entry 1: m has neither min nor max"},
-		{"range below 1", head + entryOf("engine: cpu, ppn: {min: 0}", "", chosen), "f.yaml:4:31: entry 1: ppn must be at least 1"},
+		{"range below 1", head + entryOf("engine: cpu, ppn: {min: 0}", "", chosen), "f.yaml:4:37: entry 1: ppn must be at least 1"},
 		{"not a number", head + entryOf("engine: cpu, m: {min: many}", "", chosen), "f.yaml:4:35: want a whole number"},
 		{"no compute", head + entryOf("engine: cpu", "roles: {compute: 0}", chosen), "f.yaml:5:28: entry 1: a split that leaves no compute worker"},
 		{"no sender", head + entryOf("engine: cpu", "roles: {send: 0}", chosen), "f.yaml:5:25: entry 1: roles.send is 0, want at least 1"},
@@ -160,6 +160,20 @@ func operatorMistakes() []badFile {
 		{"unknown mover", head + entryOf(cuda, "mover: van", chosen), "f.yaml:5:18: entry 1: mover is \"van\"; want one of sm, epilogue, ce"},
 		{"not square", head + entryOf("engine: cpu", "tile: {m: 64, n: 32}", chosen), "f.yaml:5:17: entry 1: tiles of the CPU engine are square"},
 		{"half a tile", head + entryOf("engine: cpu", "tile: {m: 64}", chosen), "f.yaml:5:17: entry 1: tiles of the CPU engine are square"},
+		{"no calendar", head + entryOf("engine: cpu", "", "how: chosen, date: 2026-02-30"), "f.yaml:6:37: entry 1: date is \"2026-02-30\", which no calendar has"},
+		{"algorithm", head + entryOf("engine: cpu", "algorithm: auto", chosen), "f.yaml:5:22: entry 1: ag_gemm has one algorithm only"},
+		{"cutoff", head + entryOf("engine: cpu", "one_shot_bytes: 1", chosen), "f.yaml:5:27: entry 1: ag_gemm has one algorithm only"},
+		{"quoted number", head + entryOf("engine: cpu", "chunks: '4'", chosen), "f.yaml:5:19: want a whole number, found a text"},
+		{"number as text", head + entryOf("engine: cpu", "", "how: chosen, note: 4"), "f.yaml:6:37: want a text, found a whole number"},
+		{"fraction", head + entryOf("engine: cpu", "chunks: 4.0", chosen), "f.yaml:5:19: want a whole number, found a number that is not whole"},
+		{"huge number", head + entryOf("engine: cpu", "chunks: 18446744073709551615", chosen), "f.yaml:5:19: want a whole number"},
+		{"empty value", head + entryOf("engine: cpu, m: ", "", chosen), "f.yaml:4:28: want a mapping of keys to values, found nothing"},
+		{"list for a mapping", head + entryOf("engine: cpu, m: [1, 2]", "", chosen), "f.yaml:4:29: want a mapping of keys to values, found a list"},
+		{"same name", head + "  - name: a\n    match: {engine: cpu}\n    provenance: {how: chosen}\n  - name: a\n    match: {engine: cuda}\n    provenance: {how: chosen}\n",
+			"f.yaml:7:11: entry 2: the name \"a\" is that of entry 1 (line 4), too"},
+		{"anchor", head + entryOf("engine: &e cpu", "", chosen), "f.yaml:4:21: \"&\" is YAML that is not read here"},
+		{"merge", head + "  - <<: *a\n", "f.yaml:4:5: \"<<\" is YAML that is not read here"},
+		{"tag", head + entryOf("engine: !!str cpu", "", chosen), "f.yaml:4:21: \"!!str\" is YAML that is not read here"},
 		{"no provenance", head + "  - match: {engine: cpu}\n", "f.yaml:4:5: entry 1: how is \"\""},
 		{"measured without date", head + entryOf("engine: cpu", "", "how: measured, on: x"), "f.yaml:6:17: entry 1: a measured entry needs its date"},
 		{"measured without machine", head + entryOf("engine: cpu", "", "how: measured, date: 2026-01-01"), "f.yaml:6:17: entry 1: a measured entry needs on"},
@@ -173,7 +187,7 @@ func operatorMistakes() []badFile {
 		{"overlap of other conditions", head + entryOf("engine: cpu, m: {max: 64}", "", chosen) + entryOf("engine: cpu, k: {min: 32}", "", chosen),
 			"f.yaml:7:12: entry 2 overlaps entry 1 (line 4) with as many conditions, so neither is nearer for what both match (such as m 1, k 32)"},
 		{"overlap on a list", head + entryOf("engine: cpu, dtype: [bf16]", "", chosen) + entryOf("engine: cpu, dtype: [fp16, bf16]", "", chosen),
-			"f.yaml:7:12: entry 2 overlaps entry 1"},
+			"f.yaml:7:12: entry 2 overlaps entry 1 (line 4) with as many conditions, so neither is nearer for what both match (such as dtype bf16)"},
 	}
 }
 
@@ -216,13 +230,72 @@ func TestParseOperatorErrors(t *testing.T) {
 	}
 }
 
-// Each entry's first mistake is told, not only the file's.
+// All mistakes of a file are told, in its order: of one entry, too, and unknown keys beside wrong values; but nothing
+// that only follows from another one.
 func TestAllMistakesAreTold(t *testing.T) {
-	text := head + entryOf("engine: gpu", "", "how: chosen") + entryOf("engine: cpu", "", "how: chosen") + entryOf("engine: cpu", "mover: sm", "how: guessed")
-	_, err := parseOperator("ag_gemm", "f.yaml", []byte(text))
-	if err == nil || !strings.Contains(err.Error(), "f.yaml:4:21: ") || !strings.Contains(err.Error(), "f.yaml:11:18: ") {
-		t.Errorf("error = %v\nwant one at 4:21 and one at 11:18", err)
+	text := `schema: mkrun.config/1
+operator: gemm_ar
+smss: 4
+entries:
+  - match: {engine: gpu, m: {min: 9, max: 3}, dtype: [fp8, fp4]}
+    use: {mover: van, chunk: 3, roles: {intra: 0, compute: many}, algorithm: fast, one_shot_bytes: -1}
+    provenance: {how: measured, date: now}
+  - mach: {engine: cpu}
+    use: {roles: [1]}
+    provenance: {how: guessed}
+  - match: {engine: cpu, m: {max: 9}}
+    provenance: {how: chosen}
+    zzz: 1
+    colour: 2
+  - match: {engine: cpu, m: {min: 9, max: 3}}
+    provenance: {how: chosen}
+  - match: {engine: cpu, m: {min: 3, max: 9}}
+    use: {algorithm: one-shot, one_shot_bytes: 8}
+    provenance: {how: chosen}
+`
+	want := []string{
+		`3:1: unknown key "smss" (did you mean "sms"?)`,
+		`5:21: entry 1: engine is "gpu"; want one of cpu, cuda`,
+		`5:29: entry 1: m: min 9 is above max 3`,
+		`5:55: entry 1: dtype is "fp8"; want one of bf16, fp16`,
+		`5:60: entry 1: dtype is "fp4"; want one of bf16, fp16`,
+		`6:18: entry 1: mover is "van"; want one of sm, epilogue, ce`,
+		`6:23: unknown key "chunk" (did you mean "chunks"?)`,
+		`6:48: entry 1: roles.intra is 0, want at least 1`,
+		`6:60: want a whole number, found a text`,
+		`6:78: entry 1: algorithm is "fast"; want one of auto, two-shot, one-shot`,
+		`6:100: entry 1: one_shot_bytes is -1, want 0 (never) or more`,
+		`7:17: entry 1: a measured entry needs on: the machine it was measured on`,
+		`7:39: entry 1: date is "now"; want YYYY-MM-DD`,
+		`8:5: unknown key "mach" (did you mean "match"?)`,
+		`9:18: want a mapping of keys to values, found a list`,
+		`10:23: entry 2: how is "guessed"; want one of measured, predicted, chosen`,
+		`13:5: unknown key "zzz"; known: name, match, use, provenance`,
+		`14:5: unknown key "colour"; known: name, match, use, provenance`,
+		`15:29: entry 4: m: min 9 is above max 3`,
+		`17:12: entry 5 overlaps entry 3 (line 11) with as many conditions, so neither is nearer for what both match (such as m 3); make their ranges apart or one of them narrower`,
+		`18:48: entry 5: one_shot_bytes has a meaning for algorithm auto only, not for one-shot`,
 	}
+	for range 20 { // nothing depends on the order of a map
+		_, err := parseOperator("", "f.yaml", []byte(text))
+		if diff := cmp.Diff(want, mistakesOf(t, err)); diff != "" {
+			t.Fatalf("mistakes (-want +got):\n%s", diff)
+		}
+	}
+}
+
+// mistakesOf are the places and messages of a file's mistakes.
+func mistakesOf(t *testing.T, err error) (list []string) {
+	t.Helper()
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		t.Fatalf("error %v, want several", err)
+	}
+	for _, one := range joined.Unwrap() {
+		first, _, _ := strings.Cut(one.Error(), "\n")
+		list = append(list, strings.TrimPrefix(first, "f.yaml:"))
+	}
+	return list
 }
 
 func TestCheckFile(t *testing.T) {
@@ -232,10 +305,11 @@ func TestCheckFile(t *testing.T) {
 		{strings.Replace(head, "ag_gemm", "gemm_rs", 1) + entryOf("engine: cpu", "roles: {reduce: 1}", "how: chosen"), "gemm_rs, 1 entry", ""},
 		{"schema: mkrun.config/1\noperator: ag_gem\n", "", "f.yaml:2:11: operator is \"ag_gem\" (did you mean \"ag_gemm\"?)"},
 		{"schema: mkrun.shapes/1\nmodels: {}\n", "shapes, 0 layers of 0 models", ""},
-		{"schema: mkrun.shapes/1\nmodel: {}\n", "", "f.yaml:2:1: unknown field \"model\""},
+		{"schema: mkrun.shapes/1\nmodel: {}\n", "", "f.yaml:2:1: unknown key \"model\""},
 		{"schema: mkrun.shape/1\n", "", "f.yaml:1:9: schema is \"mkrun.shape/1\""},
-		{"schema: [\n", "", "f.yaml:1:9:"},
-		{"", "", "f.yaml: want exactly one YAML document"},
+		{"schema: [\n", "", "f.yaml:1:9: a list [...] without its closing ]"},
+		{"schema: mkrun.config/2\noperator: ag\nentries: 3\n", "", "f.yaml:1:9: schema is \"mkrun.config/2\", want mkrun.config/1\n"},
+		{"", "", "f.yaml:1:1: the file is empty; want exactly one YAML document"},
 	} {
 		holds, err := CheckFile("f.yaml", []byte(tt.yaml))
 		if holds != tt.holds || (err == nil) != (tt.want == "") || err != nil && !strings.HasPrefix(err.Error(), tt.want) {

@@ -265,7 +265,7 @@ func TestSchemasAreInStep(t *testing.T) {
 		known         []string
 	}{
 		{"", "operator", Operators()}, {"match", "engine", knownEngines}, {"match", "dtype", knownDTypes},
-		{"match", "fabric", knownFabrics}, {"use", "mover", knownMovers}, {"provenance", "how", knownHows},
+		{"match", "fabric", knownFabrics}, {"use", "mover", knownMovers}, {"use", "algorithm", Algorithms(opGemmAR)}, {"provenance", "how", knownHows},
 	} {
 		if got := s.enum(t, tt.def, tt.property); !slices.Equal(got, tt.known) {
 			t.Errorf("schema.json: %s is one of %v, the loader knows %v", tt.property, got, tt.known)
@@ -325,7 +325,7 @@ func TestSchemaAndLoaderAgree(t *testing.T) {
 		texts[fmt.Sprintf("sound %d", i)] = text
 	}
 	beyondSchema := []string{"other operator", "empty range", "doubled entry", "overlap", "overlap of other conditions", "overlap on a list",
-		"not square", "half a tile", "no compute CTA", "no compute CTA on fewer SMs", "more than the SMs"}
+		"not square", "half a tile", "no calendar", "huge number", "fraction", "same name", "anchor", "tag", "no compute CTA", "no compute CTA on fewer SMs", "more than the SMs"}
 	for name, text := range texts {
 		_, loader := parseOperator("ag_gemm", "f.yaml", []byte(text))
 		v, ok := asJSON(t, text)

@@ -103,41 +103,46 @@ type shapesDocument struct {
 	Models map[string]*Model `yaml:"models"`
 }
 
-// ParseShapes reads a catalogue; name is the file's name in errors.
+// ParseShapes reads a catalogue; name is the file's name in errors. The error is one *Error or several joined: all
+// mistakes of the file, in its order.
 func ParseShapes(name string, data []byte) (*Shapes, error) {
-	var f shapesDocument
-	doc, err := decode(name, data, &f)
-	if err != nil {
+	d := parse(name, data)
+	s := readShapes(d)
+	if err := d.err(); err != nil {
 		return nil, err
 	}
-	if f.Schema != shapesSchema {
-		return nil, doc.errorf("$.schema", "schema is %q, want %s", f.Schema, shapesSchema)
+	return s, nil
+}
+
+// readShapes reads what a document says, and notes its mistakes.
+func readShapes(d *document) *Shapes {
+	if d.body == nil {
+		return nil
+	}
+	var f shapesDocument
+	d.fill(&f)
+	if !d.isOf(f.Schema, shapesSchema) {
+		return nil
 	}
 	for i, tp := range f.TPs {
 		if tp < 1 {
-			return nil, doc.errorf(fmt.Sprintf("$.tensor_parallel[%d]", i), "tensor_parallel is %d, want at least 1", tp)
+			d.mistake(fmt.Sprintf("$.tensor_parallel[%d]", i), "tensor_parallel is %d, want at least 1", tp)
 		}
 	}
-	for _, n := range slices.Sorted(maps.Keys(f.Models)) {
-		path := "$.models." + quotePath(n)
-		if !modelName.MatchString(n) {
-			return nil, doc.errorf(path, "model name %q: want lower-case letters, digits, '.' and '-'", n)
+	for name, m := range f.Models {
+		path := "$.models." + name
+		if !modelName.MatchString(name) {
+			d.note(d.position(path), "model name %q: want lower-case letters, digits, '.' and '-'", name)
 		}
-		if f.Models[n] == nil {
-			return nil, doc.errorf(path, "model %s is empty", n)
-		}
-		if field, msg := f.Models[n].validate(); msg != "" {
-			return nil, doc.errorf(path+"."+field, "model %s: %s", n, msg)
-		}
+		m.validate(func(field, format string, args ...any) {
+			d.mistake(path+"."+field, "model %s: %s", name, fmt.Sprintf(format, args...))
+		})
 	}
-	return &Shapes{tps: f.TPs, models: f.Models}, nil
+	return &Shapes{tps: f.TPs, models: f.Models}
 }
 
-// quotePath protects the dots of a key in a YAML path.
-func quotePath(key string) string { return "'" + key + "'" }
-
-// validate returns the field that is wrong and why, or "", "".
-func (m *Model) validate() (field, msg string) {
+// validate tells what is wrong with a model.
+func (m *Model) validate(wrong report) {
 	type size struct {
 		field string
 		value int64
@@ -160,35 +165,41 @@ func (m *Model) validate() (field, msg string) {
 		{"intermediate", m.Intermediate, !m.hasExperts() || m.DenseBlocks > 0, "experts in every block"},
 	}
 	if m.Source == "" {
-		return "source", "source is missing: say where the sizes were published"
+		wrong("source", "source is missing: say where the sizes were published")
 	}
 	for _, s := range sizes {
 		switch {
-		case s.want && s.value < 1:
-			return s.field, fmt.Sprintf("%s is %d, want at least 1", s.field, s.value)
+		case s.want && s.value == 0:
+			wrong(s.field, "%s is missing or 0, want at least 1", s.field)
+		case s.want && s.value < 0:
+			wrong(s.field, "%s is %d, want at least 1", s.field, s.value)
 		case !s.want && s.value != 0:
-			return s.field, fmt.Sprintf("%s has no meaning with %s", s.field, s.why)
+			wrong(s.field, "%s has no meaning with %s", s.field, s.why)
 		case s.value > 1<<30:
-			return s.field, fmt.Sprintf("%s is %d, which no model has", s.field, s.value)
+			wrong(s.field, "%s is %d, which no model has", s.field, s.value)
 		}
 	}
-	switch {
-	case m.KVLoraRank < 0:
-		return "kv_lora_rank", "kv_lora_rank is negative"
-	case m.Experts < 0:
-		return "experts", "experts is negative"
-	case m.SharedExperts < 0 || m.SharedExperts > 0 && !m.hasExperts():
-		return "shared_experts", "shared_experts needs experts and cannot be negative"
-	case m.DenseBlocks < 0 || m.DenseBlocks > 0 && !m.hasExperts() || m.DenseBlocks > m.Blocks:
-		return "dense_blocks", "dense_blocks counts the blocks without experts of a model with experts"
-	case m.hasExperts() && m.ExpertsPerToken > m.Experts:
-		return "experts_per_token", "experts_per_token is more than there are experts"
-	case !m.hasMLA() && m.Heads%m.KVHeads != 0:
-		return "kv_heads", fmt.Sprintf("%d heads do not divide over %d kv_heads", m.Heads, m.KVHeads)
-	case m.Parameters <= 0:
-		return "parameters", "parameters is missing: the published size in 1e9"
+	if m.KVLoraRank < 0 {
+		wrong("kv_lora_rank", "kv_lora_rank is negative")
 	}
-	return "", ""
+	if m.Experts < 0 {
+		wrong("experts", "experts is negative")
+	}
+	if m.SharedExperts < 0 || m.SharedExperts > 0 && !m.hasExperts() {
+		wrong("shared_experts", "shared_experts needs experts and cannot be negative")
+	}
+	if m.DenseBlocks < 0 || m.DenseBlocks > 0 && !m.hasExperts() || m.DenseBlocks > m.Blocks {
+		wrong("dense_blocks", "dense_blocks counts the blocks without experts of a model with experts")
+	}
+	if m.hasExperts() && m.ExpertsPerToken > m.Experts {
+		wrong("experts_per_token", "experts_per_token is more than there are experts")
+	}
+	if !m.hasMLA() && m.KVHeads > 0 && m.Heads%m.KVHeads != 0 {
+		wrong("kv_heads", "%d heads do not divide over %d kv_heads", m.Heads, m.KVHeads)
+	}
+	if m.Parameters <= 0 {
+		wrong("parameters", "parameters is missing: the published size in 1e9")
+	}
 }
 
 // Resolve finds a layer by its name, MODEL/LAYER/tpT. Any T that divides the layer will do.

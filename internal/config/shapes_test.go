@@ -173,16 +173,16 @@ func TestParseShapesErrors(t *testing.T) {
 	const head = "schema: mkrun.shapes/1\ntensor_parallel: [2]\nmodels:\n"
 	const ok = "    source: s\n    parameters: 1\n    blocks: 1\n    vocabulary: 8\n    hidden: 8\n    intermediate: 8\n    heads: 2\n    kv_heads: 1\n    head_dim: 8\n"
 	tests := []struct{ name, yaml, want string }{
-		{"no document", "", "f.yaml: want exactly one YAML document"},
+		{"no document", "", "f.yaml:1:1: the file is empty; want exactly one YAML document"},
 		{"two documents", "a: 1\n---\nb: 2\n", "f.yaml:"},
 		{"schema", "schema: other\n", "f.yaml:1:9: schema is \"other\""},
-		{"unknown key", head + "  m:\n    hiden: 8\n", "f.yaml:5:5: unknown field \"hiden\""},
-		{"repeated key", head + "  m:\n" + ok + "  m:\n" + ok, "f.yaml:14:3: mapping key \"m\" already defined"},
+		{"unknown key", head + "  m:\n    hiden: 8\n", "f.yaml:5:5: unknown key \"hiden\""},
+		{"repeated key", head + "  m:\n" + ok + "  m:\n" + ok, "f.yaml:14:3: key \"m\" is here a second time; the first is in line 4"},
 		{"not a number", head + "  m:\n    hidden: wide\n", "f.yaml:5:13: want a whole number"},
 		{"bad model name", head + "  M/x:\n" + ok, "model name \"M/x\""},
-		{"empty model", head + "  m:\n", "model m is empty"},
+		{"empty model", head + "  m:\n", "f.yaml:4:6: want a mapping of keys to values, found nothing"},
 		{"missing source", head + "  m:\n" + strings.Replace(ok, "source: s", "source: ''", 1), "f.yaml:5:13: model m: source is missing"},
-		{"missing size", head + "  m:\n" + strings.Replace(ok, "    hidden: 8\n", "", 1), "model m: hidden is 0"},
+		{"missing size", head + "  m:\n" + strings.Replace(ok, "    hidden: 8\n", "", 1), "model m: hidden is missing or 0"},
 		{"negative size", head + "  m:\n" + strings.Replace(ok, "hidden: 8", "hidden: -8", 1), "f.yaml:9:13: model m: hidden is -8"},
 		{"absurd size", head + "  m:\n" + strings.Replace(ok, "hidden: 8", "hidden: 8000000000000", 1), "which no model has"},
 		{"heads", head + "  m:\n" + strings.Replace(ok, "kv_heads: 1", "kv_heads: 4", 1), "2 heads do not divide over 4 kv_heads"},
@@ -207,8 +207,8 @@ func TestParseShapesErrors(t *testing.T) {
 }
 
 func TestErrorShowsTheText(t *testing.T) {
-	_, err := ParseShapes("f.yaml", []byte("schema: mkrun.shapes/1\nmodels:\n  m: {hiden: 8}\n"))
-	const want = "f.yaml:3:7: unknown field \"hiden\"\n  3 |   m: {hiden: 8}\n    |       ^"
+	_, err := ParseShapes("f.yaml", []byte("schema: mkrun.shapes/1\nmodel: {}\n"))
+	const want = "f.yaml:2:1: unknown key \"model\" (did you mean \"models\"?)\n  2 | model: {}\n    | ^"
 	if err == nil || err.Error() != want {
 		t.Errorf("error:\n%v\nwant:\n%s", err, want)
 	}

@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"slices"
@@ -62,8 +63,19 @@ func Merge(spec RunSpec, p *plan.Plan, net string, results []RankResult) (*repor
 		d.Bytes.Inter += r.InterBytes
 		d.Ranks = append(d.Ranks, rankRow(spec, r))
 	}
+	d.Bytes.Ratio()
+	d.Digest = digest(byRank)
 	d.TimeMS, err = times(slowest)
 	return d, err
+}
+
+// digest is one for the outputs of all ranks, in their order.
+func digest(byRank []RankResult) string {
+	h := sha256.New()
+	for _, r := range byRank {
+		fmt.Fprintln(h, r.OutputHash)
+	}
+	return fmt.Sprintf("sha256:%x", h.Sum(nil))
 }
 
 func rankRow(spec RunSpec, r RankResult) report.Rank {

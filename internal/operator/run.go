@@ -44,7 +44,7 @@ type RankResult struct {
 	WorstTileError float64 `json:"worst_tile_error"`
 	WorstRowError  float64 `json:"worst_row_error"`
 	Tolerance      float64 `json:"tolerance"`
-	OutputHash     string  `json:"output_hash"` // SHA-256 of the output's bits
+	OutputHash     string  `json:"output_hash"` // SHA-256 of the output's bits on the last data, however many calls were timed
 }
 
 // Rank is the place a run takes in a job.
@@ -132,6 +132,7 @@ func (s *session) calls(ctx context.Context) error {
 			return err
 		}
 	}
+	s.result.OutputHash = hashes[generations-1]
 	if err := s.boot.Barrier(ctx); err != nil {
 		return fmt.Errorf("waiting for the check of all ranks: %w", err)
 	}
@@ -165,8 +166,11 @@ func (s *session) calls(ctx context.Context) error {
 		if !look {
 			continue
 		}
-		s.result.OutputHash = hash(out)
-		if s.result.OutputHash != hashes[g] {
+		sum := hash(out)
+		if g == generations-1 {
+			s.result.OutputHash = sum
+		}
+		if sum != hashes[g] {
 			s.fail(fmt.Sprintf("timed call %d gave other bits than the first call on the same data", i+1))
 		}
 	}

@@ -8,9 +8,14 @@ import (
 )
 
 // Dump writes the whole plan as one JSON document with stable keys: kinds and dims are words, and each rank's
-// queues stand under the names of their roles. json.Unmarshal into a Plan reads it back.
-func (p *Plan) Dump(w io.Writer) error {
-	if err := json.NewEncoder(w).Encode(p); err != nil {
+// queues stand under the names of their roles. Under "prediction" stands what the plan is predicted to take, null if
+// that is nil. json.Unmarshal into a Plan reads it back.
+func (p *Plan) Dump(w io.Writer, prediction any) error {
+	doc := struct {
+		*Plan
+		Prediction any `json:"prediction"`
+	}{p, prediction}
+	if err := json.NewEncoder(w).Encode(doc); err != nil {
 		return fmt.Errorf("writing the plan: %w", err)
 	}
 	return nil

@@ -158,7 +158,7 @@ func FuzzVerify(f *testing.F) {
 		damage(p, data)
 		err := Verify(p)
 		p.Counts()
-		_ = p.Dump(io.Discard) // an error for kinds without a name
+		_ = p.Dump(io.Discard, nil) // an error for kinds without a name
 		edit(p, func(rank int, task *Task) {
 			_ = p.Schedule(*task)
 			for _, w := range task.Waits {

@@ -174,7 +174,7 @@ func TestWorldsInWords(t *testing.T) {
 func TestDumpReadsBack(t *testing.T) {
 	p := mustAG(t, World{PPN: []int{2, 1}}, 2)
 	var b bytes.Buffer
-	if err := p.Dump(&b); err != nil {
+	if err := p.Dump(&b, nil); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{`"operator":"ag_gemm"`, `"kind":"landing"`, `"kind":"counter"`, `{"queues":{"compute":[`, `"kind":"copy"`, `"dim":"K"`} {
@@ -197,7 +197,7 @@ func TestDumpReadsBack(t *testing.T) {
 		t.Errorf("a plan with an unknown role was read: %v", err)
 	}
 	q.Ranks[0].Queues[RoleCompute][0].Kind = 77
-	if err := q.Dump(&b); err == nil {
+	if err := q.Dump(&b, nil); err == nil {
 		t.Error("a task of no kind was written")
 	}
 }

@@ -41,6 +41,7 @@ type Document struct {
 	Bytes     *Bytes      `json:"bytes"`
 	Plan      *Plan       `json:"plan"`
 	Config    *Config     `json:"config"`
+	Digest    string      `json:"digest"` // of the result: "sha256:" of all ranks' output; the same bits give the same digest
 	Ranks     []Rank      `json:"ranks"`
 	Failure   *Failure    `json:"error,omitempty"`
 }
@@ -85,9 +86,18 @@ type Times struct {
 
 // Bytes one call moves, over all ranks, and the least any algorithm could move between nodes.
 type Bytes struct {
-	Intra        int64 `json:"intra"`
-	Inter        int64 `json:"inter"`
-	InterMinimum int64 `json:"inter_minimum"`
+	Intra        int64    `json:"intra"`
+	Inter        int64    `json:"inter"`
+	InterMinimum int64    `json:"inter_minimum"`
+	InterRatio   *float64 `json:"inter_ratio"` // Inter / InterMinimum; null where nothing need move
+}
+
+// Ratio fills in how many times the least possible moves between nodes.
+func (b *Bytes) Ratio() {
+	if b.InterMinimum > 0 {
+		ratio := float64(b.Inter) / float64(b.InterMinimum)
+		b.InterRatio = &ratio
+	}
 }
 
 // Plan counts the parts of the plan that was run. It was verified, or the job would not have started.

@@ -19,7 +19,7 @@ func TestEveryKeyIsThere(t *testing.T) {
 	if err := json.Unmarshal(b.Bytes(), &doc); err != nil {
 		t.Fatal(err)
 	}
-	for _, key := range strings.Fields("schema status operator algorithm shape dtype world engine net seed start_ms check time_ms bytes plan config ranks") {
+	for _, key := range strings.Fields("schema status operator algorithm shape dtype world engine net seed start_ms check time_ms bytes plan config digest ranks") {
 		if _, ok := doc[key]; !ok {
 			t.Errorf("key %q is missing", key)
 		}
@@ -65,6 +65,7 @@ func TestTableShowsEachRankAndTheTotal(t *testing.T) {
 			{Rank: 1, Node: 1, TimeMS: 2, GFlops: 5, RelError: &relative, Status: "fail", InterBytes: 1024},
 		},
 	}
+	d.Bytes.Ratio()
 	var b bytes.Buffer
 	if err := d.WriteTable(&b); err != nil {
 		t.Fatal(err)
@@ -73,5 +74,16 @@ func TestTableShowsEachRankAndTheTotal(t *testing.T) {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("the table lacks %q:\n%s", want, b.String())
 		}
+	}
+}
+
+func TestRatioOfNothingIsNull(t *testing.T) {
+	b := Bytes{Intra: 8}
+	if b.Ratio(); b.InterRatio != nil {
+		t.Errorf("ratio %v where nothing need move", *b.InterRatio)
+	}
+	b = Bytes{Inter: 30, InterMinimum: 20}
+	if b.Ratio(); b.InterRatio == nil || *b.InterRatio != 1.5 {
+		t.Errorf("ratio %v, want 1.5", b.InterRatio)
 	}
 }

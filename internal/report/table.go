@@ -48,9 +48,8 @@ func (d *Document) WriteTable(w io.Writer) error {
 		fmt.Fprintf(&b, "\ntime of a call (slowest rank): median %.3f ms, 95%% within %.3f ms, longest %.3f ms\n",
 			d.TimeMS.Median, d.TimeMS.P95, d.TimeMS.Max)
 	}
-	if d.Bytes != nil && d.Bytes.InterMinimum > 0 {
-		fmt.Fprintf(&b, "between nodes: %s, %.2f times the least possible\n",
-			Size(d.Bytes.Inter), float64(d.Bytes.Inter)/float64(d.Bytes.InterMinimum))
+	if d.Bytes != nil && d.Bytes.InterRatio != nil {
+		fmt.Fprintf(&b, "between nodes: %s, %.2f times the least possible\n", Size(d.Bytes.Inter), *d.Bytes.InterRatio)
 	}
 	if d.Check != nil {
 		fmt.Fprintf(&b, "check: worst tile %.2e, tolerance %.2e\n", d.Check.WorstTileError, d.Check.Tolerance)

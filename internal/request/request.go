@@ -36,7 +36,7 @@ type Request struct {
 	WaitTimeout time.Duration
 
 	Chunks    int
-	Algorithm string    // of an operator that has several; "" or "auto": chosen by size
+	Algorithm string    // of an operator that has several; "": as configured; "auto": by the size of the result
 	Partials  plan.Elem // type in which partial sums travel
 	Tile      int
 	Workers   [plan.NumRoles]int
@@ -84,23 +84,23 @@ func (r Request) Resolve() (*Resolved, error) {
 	return out, nil
 }
 
-// fewBytes is the size of a result up to which an all-reduce sends more bytes in fewer steps: about what a link of
-// 25 GB/s carries in the 10 us that a step between nodes takes.
-const fewBytes = 256 << 10
-
-// algorithm chooses one of the operator's algorithms.
-func (r Request) algorithm(s plan.Shape, d engine.DType) (string, error) {
+// algorithm is the operator's algorithm for a result of this shape: what its flag says, else what is configured; auto
+// chooses by the size of the result.
+func (r Request) algorithm(s plan.Shape, d engine.DType, use *settings, configured config.Settings) (string, error) {
 	known := operator.Algorithms(r.Operator)
-	switch {
-	case known == nil && r.Algorithm == "" || slices.Contains(known, r.Algorithm):
-		return r.Algorithm, nil
-	case known != nil && (r.Algorithm == "" || r.Algorithm == "auto"):
-		if slices.Contains(known, plan.OneShot) && s.M <= fewBytes/d.Size()/max(1, s.N) {
-			return plan.OneShot, nil
-		}
-		return known[0], nil
+	if r.Algorithm != "" && r.Algorithm != "auto" && !slices.Contains(known, r.Algorithm) {
+		return "", fmt.Errorf("--algorithm %s: %s knows auto, %s", r.Algorithm, r.Operator, strings.Join(known, ", "))
 	}
-	return "", fmt.Errorf("--algorithm %s: %s knows auto, %s", r.Algorithm, r.Operator, strings.Join(known, ", "))
+	if known == nil {
+		return "", nil
+	}
+	switch choice := use.pickWord("--algorithm", r.Algorithm, configured.Algorithm); {
+	case choice != "" && choice != "auto":
+		return choice, nil
+	case slices.Contains(known, plan.OneShot) && s.M <= configured.OneShotBytes/d.Size()/max(1, s.N):
+		return plan.OneShot, nil
+	}
+	return known[0], nil
 }
 
 // ResolvePlan is Resolve for those who only want to look at the plan: it may be for a larger machine.
@@ -128,16 +128,16 @@ func (r Request) ResolvePlan() (*Resolved, error) {
 		return nil, fmt.Errorf("--dtype: %w", err)
 	}
 	shape := plan.Shape{M: q.M, N: q.N, K: q.K}
-	algorithm, err := r.algorithm(shape, dtype)
-	if err != nil {
-		return nil, err
-	}
 	entries, err := config.LoadOperator(r.Operator, r.Config)
 	if err != nil {
 		return nil, err
 	}
 	choice := entries.Lookup(q)
 	var use settings
+	algorithm, err := r.algorithm(shape, dtype, &use, choice.Settings)
+	if err != nil {
+		return nil, err
+	}
 	out.Run = operator.RunSpec{
 		Operator: r.Operator, Shape: shape, DType: dtype, World: r.World,
 		Chunks:    use.pick("--chunks", r.Chunks, choice.Settings.Chunks, defaultChunks(shape.M, r.World.Size())),

@@ -97,6 +97,19 @@ func (s *settings) pick(flag string, given, configured, otherwise int) int {
 	return given
 }
 
+// pickWord is pick for settings that are words.
+func (s *settings) pickWord(flag, given, configured string) string {
+	switch {
+	case given == "":
+		return configured
+	case configured != "" && given != configured:
+		s.flags = append(s.flags, fmt.Sprintf("%s %s (configured: %s)", flag, given, configured))
+	default:
+		s.flags = append(s.flags, flag+" "+given)
+	}
+	return given
+}
+
 // overrides says which flags go before what the source of the settings says, "" if none.
 func (s *settings) overrides() string {
 	if len(s.flags) == 0 {

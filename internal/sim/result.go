@@ -2,6 +2,7 @@ package sim
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 
 	"github.com/mkrun/mkrun/internal/plan"
@@ -50,6 +51,29 @@ type Result struct {
 	Path  []int  // indices in Spans of the chain that ends last, in the order of time: each waited for the one before
 	// Waited is, by rank and role, how long a worker of the role waited for flags of its tasks, on average.
 	Waited [][plan.NumRoles]Time
+}
+
+// Prediction is a result in a few numbers.
+type Prediction struct {
+	Hardware  string     `json:"hardware"` // described, not here
+	Shape     plan.Shape `json:"shape"`
+	CallMS    float64    `json:"call_ms"`
+	ProductMS float64    `json:"product_ms"` // the product alone, on all SMs
+	Exposed   float64    `json:"exposed"`    // share of a call that is not hidden behind the product
+}
+
+// Prediction is the result in a few numbers.
+func (r *Result) Prediction() *Prediction {
+	return &Prediction{
+		Hardware: r.Options.Hardware.Name, Shape: r.Options.Shape,
+		CallMS: r.Call.Milliseconds(), ProductMS: r.Product.Milliseconds(), Exposed: r.Exposed,
+	}
+}
+
+// String says it in a line.
+func (p *Prediction) String() string {
+	return fmt.Sprintf("predicted: %v a call on %s, the product alone %v, %.0f %% exposed",
+		Time(p.CallMS*float64(Millisecond)), p.Hardware, Time(p.ProductMS*float64(Millisecond)), 100*p.Exposed)
 }
 
 func (s *simulation) result(workers [plan.NumRoles]int) *Result {

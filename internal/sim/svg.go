@@ -96,7 +96,7 @@ func (d *drawing) height(role plan.Role) float64 {
 	if !ok {
 		h = laneHeight[plan.RoleIntra]
 	}
-	return h * min(2.2, max(1, 10/float64(d.ranks)))
+	return h * min(2.2, max(1, 24/float64(d.ranks)))
 }
 
 // ticks is a round step that gives an axis of about ten.
@@ -165,7 +165,14 @@ func (d *drawing) heading() {
 			split = append(split, fmt.Sprintf("%d %v", n, role))
 		}
 	}
-	note := fmt.Sprintf("Predicted by simulation on %s, not measured; workers per rank: %s; %d chunks per shard", d.r.Options.Hardware.Name, strings.Join(split, ", "), d.p.Chunks)
+	note := fmt.Sprintf("Predicted by simulation on %s, not measured; workers per rank: %s", d.r.Options.Hardware.Name, strings.Join(split, ", "))
+	if d.p.Algorithm != "" {
+		note += "; algorithm " + d.p.Algorithm
+	}
+	if note += fmt.Sprintf("; %d chunk", d.p.Chunks); d.p.Chunks != 1 {
+		note += "s"
+	}
+	note += " per shard"
 	if d.ranks < len(d.p.Ranks) {
 		note += fmt.Sprintf("; the first %d of %d ranks", d.ranks, len(d.p.Ranks))
 	}
@@ -309,8 +316,11 @@ func (d *drawing) tell(s Span) string {
 func (d *drawing) colourOf(s Span) string {
 	t := &d.p.Ranks[s.Rank].Queues[s.Role][s.Index]
 	rows := t.Dst.Rows
-	if rows.From.Den == 0 {
+	switch {
+	case rows.From.Den == 0:
 		return "#8a9099"
+	case rows.From.Num == 0 && rows.To.Num == rows.To.Den: // rows of all shards: what matters is whose part of the sum it is
+		return d.colour(s.Rank)
 	}
 	return d.colour(int(uint64(rows.From.Num) * uint64(len(d.p.Ranks)) / uint64(rows.From.Den)))
 }
@@ -374,7 +384,7 @@ func (d *drawing) legend(y float64) {
 	d.text(x, y, 12, "start", "#111", "", "of each rank, from top to bottom: "+strings.Join(names, ", "))
 	y += legendRow
 	d.text(24, y, 12, "start", "#111", ` font-weight="bold"`, "Colours")
-	d.text(x, y, 12, "start", "#111", "", "the rank whose rows they are, in transfers and in the segments that use or make them; height: how many of the workers")
+	d.text(x, y, 12, "start", "#111", "", "the rank whose rows they are, in transfers and in the segments that use or make them (of all rows at once: the rank at work); height: how many of the workers")
 	y += legendRow
 	d.text(24, y, 12, "start", "#111", ` font-weight="bold"`, "Marks")
 	mark := func(draw, text string) {

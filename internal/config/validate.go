@@ -1,0 +1,208 @@
+package config
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+var isoDate = regexp.MustCompile(`^\d{4}-\d{2}-\d{2}$`)
+
+// report takes a field that is wrong, and why.
+type report func(field, format string, args ...any)
+
+// validate tells what is wrong with an entry.
+func (e *entry) validate(l limits, wrong report) {
+	e.Match.validate(wrong)
+	e.Use.validate(e.Match.Engine, l, wrong)
+	p := e.Provenance
+	if !slices.Contains(knownHows, p.How) {
+		wrong("provenance.how", "how is %q; want one of %s", p.How, strings.Join(knownHows, ", "))
+		return
+	}
+	switch {
+	case p.Date == "" && p.How != "chosen":
+		wrong("provenance.date", "a %s entry needs its date", p.How)
+	case p.Date == "":
+	case !isoDate.MatchString(p.Date):
+		wrong("provenance.date", "date is %q; want YYYY-MM-DD", p.Date)
+	default:
+		if _, err := time.Parse(time.DateOnly, p.Date); err != nil {
+			wrong("provenance.date", "date is %q, which no calendar has", p.Date)
+		}
+	}
+	switch {
+	case p.On != "":
+	case p.How == "measured":
+		wrong("provenance.on", "a measured entry needs on: the machine it was measured on")
+	case p.How == "predicted":
+		wrong("provenance.on", "a predicted entry needs on: the hardware description it was predicted with")
+	}
+}
+
+func (m *match) validate(wrong report) {
+	for _, list := range []struct {
+		field  string
+		values []string
+		known  []string
+	}{
+		{"dtype", m.DType, knownDTypes},
+		{"fabric", m.Fabric, knownFabrics},
+	} {
+		for i, v := range list.values {
+			at := fmt.Sprintf("match.%s[%d]", list.field, i)
+			if !slices.Contains(list.known, v) {
+				wrong(at, "%s is %q; want one of %s", list.field, v, strings.Join(list.known, ", "))
+			} else if slices.Contains(list.values[:i], v) {
+				wrong(at, "%s names %s twice", list.field, v)
+			}
+		}
+	}
+	if !slices.Contains(knownEngines, m.Engine) {
+		wrong("match.engine", "engine is %q; want one of %s", m.Engine, strings.Join(knownEngines, ", "))
+	}
+	for _, r := range m.ranges() {
+		b, at := r.bounds, "match."+r.name
+		if b == nil {
+			continue
+		}
+		if b.Min == nil && b.Max == nil {
+			wrong(at, "%s has neither min nor max", r.name)
+		}
+		for _, end := range []struct {
+			name  string
+			value *int64
+		}{{"min", b.Min}, {"max", b.Max}} {
+			if end.value != nil && *end.value < 1 {
+				wrong(at+"."+end.name, "%s must be at least 1", r.name)
+			}
+		}
+		if b.Min != nil && b.Max != nil && *b.Min > *b.Max {
+			wrong(at, "%s: min %d is above max %d", r.name, *b.Min, *b.Max)
+		}
+	}
+}
+
+// limits is what an entry's numbers are held against.
+type limits struct {
+	operator string
+	kind     operatorKind
+	known    bool // else nothing is held against kind
+	sms      int  // of the GPU, one for each CTA
+}
+
+const maxNumber = 1 << 20 // workers, sizes of tiles, chunks: far above any machine
+
+func (u *use) validate(engine string, l limits, wrong report) {
+	for _, r := range u.Roles.others() {
+		if r.value != nil && l.known && !slices.Contains(l.kind.roles, r.name) {
+			wrong("use.roles."+r.name, "%s has no %s tasks", l.operator, r.name)
+		}
+	}
+	for _, n := range []struct {
+		field string
+		value *int
+		cuda  bool // has no meaning for the CPU engine
+	}{
+		{"roles.compute", u.Roles.Compute, false},
+		{"roles.intra", u.Roles.Intra, false},
+		{"roles.send", u.Roles.Send, false},
+		{"roles.reduce", u.Roles.Reduce, false},
+		{"tile.m", u.Tile.M, false},
+		{"tile.n", u.Tile.N, false},
+		{"tile.k", u.Tile.K, true},
+		{"stages", u.Stages, true},
+		{"chunks", u.Chunks, false},
+	} {
+		switch {
+		case n.value == nil:
+		case engine == "cpu" && n.cuda:
+			wrong("use."+n.field, "%s has no meaning for the CPU engine", n.field)
+		case *n.value < 1 && n.field == "roles.compute":
+			wrong("use."+n.field, "a split that leaves no compute worker; leave compute out to give it all that the others leave")
+		case *n.value < 1:
+			wrong("use."+n.field, "%s is %d, want at least 1", n.field, *n.value)
+		case *n.value > maxNumber:
+			wrong("use."+n.field, "%s is %d, which no machine has", n.field, *n.value)
+		}
+	}
+	if engine == "cuda" {
+		if msg := u.split(l.sms); msg != "" {
+			wrong("use.roles", "%s", msg)
+		}
+	}
+	if engine == "cpu" && or0(u.Tile.M) != or0(u.Tile.N) {
+		wrong("use.tile", "tiles of the CPU engine are square: want the same m and n")
+	}
+	switch {
+	case u.Mover == "":
+	case engine == "cpu":
+		wrong("use.mover", "mover has no meaning for the CPU engine")
+	case !slices.Contains(knownMovers, u.Mover):
+		wrong("use.mover", "mover is %q; want one of %s", u.Mover, strings.Join(knownMovers, ", "))
+	}
+	u.validateAlgorithm(l, wrong)
+}
+
+func (u *use) validateAlgorithm(l limits, wrong report) {
+	switch known := l.kind.algorithms; {
+	case u.Algorithm == "" || !l.known:
+	case known == nil:
+		wrong("use.algorithm", "%s has one algorithm only; leave the key out", l.operator)
+	case !slices.Contains(known, u.Algorithm):
+		wrong("use.algorithm", "algorithm is %q; want one of %s", u.Algorithm, strings.Join(known, ", "))
+	}
+	switch n := u.OneShotBytes; {
+	case n == nil:
+	case l.known && l.kind.algorithms == nil:
+		wrong("use.one_shot_bytes", "%s has one algorithm only; leave the key out", l.operator)
+	case *n < 0:
+		wrong("use.one_shot_bytes", "one_shot_bytes is %d, want 0 (never) or more", *n)
+	case u.Algorithm != "" && u.Algorithm != "auto":
+		wrong("use.one_shot_bytes", "one_shot_bytes has a meaning for algorithm auto only, not for %s", u.Algorithm)
+	}
+}
+
+// namedCount is a role and how many workers it gets.
+type namedCount struct {
+	name  string
+	value *int
+}
+
+// others are the roles beside compute.
+func (r *roles) others() []namedCount {
+	return []namedCount{{"intra", r.Intra}, {"send", r.Send}, {"reduce", r.Reduce}}
+}
+
+// split says what is wrong with the CTAs of the roles on a GPU that holds one for each of its SMs, or "".
+func (u *use) split(sms int) string {
+	var parts []string
+	others := 0
+	for _, r := range u.Roles.others() {
+		if r.value != nil {
+			parts = append(parts, fmt.Sprintf("%s %d", r.name, *r.value))
+			others += *r.value
+		}
+	}
+	sum := strings.Join(parts, " + ")
+	if others >= sms {
+		return fmt.Sprintf("a split that leaves no compute CTA: %s on %d SMs", sum, sms)
+	}
+	if all := others + or0(u.Roles.Compute); all > sms {
+		if sum != "" {
+			sum += " + "
+		}
+		return fmt.Sprintf("%scompute %d is more than the %d SMs, and a CTA without an SM would never start", sum, or0(u.Roles.Compute), sms)
+	}
+	return ""
+}
+
+// or0 is the number that was given, or 0.
+func or0[T int | int64](p *T) T {
+	if p == nil {
+		return 0
+	}
+	return *p
+}
