@@ -12,6 +12,8 @@ import (
 type kind struct {
 	name string
 	plan func(RunSpec) (*plan.Plan, error)
+	// contract is what the plan is held to, whoever made it.
+	contract func(RunSpec) (plan.Contract, error)
 	// algorithms are those one can choose from; nil if there is but one, without a name.
 	algorithms []string
 	sums       bool // elements of the result are sums over all ranks, of products that travelled as partial sums
@@ -40,8 +42,9 @@ type reference interface {
 var kinds = []kind{
 	{
 		name: "ag_gemm", output: "c",
-		plan: func(s RunSpec) (*plan.Plan, error) { return plan.AGGemm(s.World, s.Chunks) },
-		size: func(s RunSpec, _ int) (int64, int64) { return s.Shape.M, s.Shape.N },
+		plan:     func(s RunSpec) (*plan.Plan, error) { return plan.AGGemm(s.World, s.Chunks) },
+		contract: func(s RunSpec) (plan.Contract, error) { return plan.AGGemmContract(s.World), nil },
+		size:     func(s RunSpec, _ int) (int64, int64) { return s.Shape.M, s.Shape.N },
 		inputs: []input{
 			{buffer: "a", matrix: matrixA, cols: plan.DimK, rows: shardOfM},
 			{buffer: "b", matrix: matrixB, cols: plan.DimK, rows: ownN},
@@ -53,6 +56,9 @@ var kinds = []kind{
 	{
 		name: "gemm_rs", output: "c", sums: true, inputs: ownOperands,
 		plan: func(s RunSpec) (*plan.Plan, error) { return plan.GemmRS(s.World, s.sumOptions()) },
+		contract: func(s RunSpec) (plan.Contract, error) {
+			return plan.GemmRSContract(s.World, s.Partials), nil
+		},
 		size: func(s RunSpec, rank int) (int64, int64) {
 			from, to := shardOfM(s, rank)
 			return to - from, s.Shape.N
@@ -64,7 +70,10 @@ var kinds = []kind{
 	},
 	{
 		name: "gemm_ar", output: "c", sums: true, inputs: ownOperands, algorithms: []string{plan.TwoShot, plan.OneShot},
-		plan:      func(s RunSpec) (*plan.Plan, error) { return plan.GemmAR(s.World, s.Algorithm, s.sumOptions()) },
+		plan: func(s RunSpec) (*plan.Plan, error) { return plan.GemmAR(s.World, s.Algorithm, s.sumOptions()) },
+		contract: func(s RunSpec) (plan.Contract, error) {
+			return plan.GemmARContract(s.World, s.Algorithm, s.Partials)
+		},
 		size:      func(s RunSpec, _ int) (int64, int64) { return s.Shape.M, s.Shape.N },
 		reference: func(d data, _ int) reference { return &productSum{data: d} },
 	},

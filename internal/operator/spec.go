@@ -137,7 +137,7 @@ func overflows(rows, cols int64) bool {
 	return hi != 0 || lo >= 1<<58
 }
 
-// Plan makes and verifies the run's plan.
+// Plan makes the run's plan, and verifies that it does what the operator is to do.
 func (s RunSpec) Plan() (*plan.Plan, error) {
 	op, err := lookup(s.Operator)
 	if err != nil {
@@ -147,7 +147,11 @@ func (s RunSpec) Plan() (*plan.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := plan.Verify(p); err != nil {
+	contract, err := op.contract(s)
+	if err != nil {
+		return nil, err
+	}
+	if err := plan.VerifyFor(p, contract); err != nil {
 		return nil, fmt.Errorf("the plan of %s for this world is wrong: %w", s.Operator, err)
 	}
 	return p, nil

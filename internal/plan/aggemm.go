@@ -87,8 +87,9 @@ func newAGGemm(w World, chunks int) *agGemm {
 			agC:        {Name: "c", Kind: BufOutput, Rows: DimM, Cols: DimN},
 			agGathered: {Name: "gathered", Kind: BufLanding, Rows: DimM, Cols: DimK},
 		},
-		Flags: []Flag{},
-		Ranks: make([]RankPlan, size),
+		Flags:   []Flag{},
+		Ranks:   make([]RankPlan, size),
+		Results: AGGemmContract(w).Results,
 	}
 	m.arrived = m.plan.flagFamily(size > nodes, Stamp, "arrived shard %d chunk %d", size, chunks)
 	for i := range m.plan.Flags {

@@ -63,6 +63,19 @@ func newCuts(p *Plan) *cuts {
 			}
 		}
 	}
+	for i := range p.Results {
+		r := &p.Results[i]
+		for part := range max(1, r.Depth) {
+			add(0, Part(p.depthOf(r), part, max(1, r.Depth)))
+		}
+		first := 0
+		for _, ppn := range p.World.PPN { // a sum may be another one at each node
+			if r.Sum == SumAtOwner {
+				add(0, Part(r.Rows, first, len(p.Ranks)))
+			}
+			first += ppn
+		}
+	}
 	for _, list := range [][]Volume{p.Declared.Intra, p.Declared.Inter} {
 		for _, v := range list {
 			add(0, v.Rows)
@@ -87,10 +100,13 @@ func newCuts(p *Plan) *cuts {
 
 func (c *cuts) span(s Span) (from, to int32) {
 	if s == All(s.Dim) {
-		return 0, int32(len(c.sorted[s.Dim]) - 1)
+		return 0, c.last(s.Dim)
 	}
 	return c.index[s.Dim][s.From], c.index[s.Dim][s.To]
 }
+
+// last is the cut point at the end of a dim.
+func (c *cuts) last(d Dim) int32 { return int32(len(c.sorted[d]) - 1) }
 
 func (c *cuts) rect(r Region) rect {
 	r0, r1 := c.span(r.Rows)

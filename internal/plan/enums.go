@@ -13,6 +13,7 @@ var (
 	bufferNames = [...]string{"input", "output", "landing"}
 	elemNames   = [...]string{"operand", "fp32"}
 	flagNames   = [...]string{"stamp", "counter"}
+	sumNames    = [...]string{"none", "of nodes", "at the owner"}
 	kindNames   = [...]string{"copy", "send", "compute", "notify", "reduce"}
 )
 
@@ -52,6 +53,9 @@ func (k BufferKind) String() string { return enumString(k, bufferNames[:]) }
 // String is the word for the type, or its number if there is none.
 func (e Elem) String() string { return enumString(e, elemNames[:]) }
 
+// String is the word for the sum, or its number if there is none.
+func (s Sum) String() string { return enumString(s, sumNames[:]) }
+
 // String is the word for the kind, or its number if there is none.
 func (k FlagKind) String() string { return enumString(k, flagNames[:]) }
 
@@ -82,6 +86,14 @@ func (e Elem) MarshalText() ([]byte, error) { return enumMarshal("element type",
 // UnmarshalText reads the type's word.
 func (e *Elem) UnmarshalText(text []byte) error {
 	return enumUnmarshal("element type", e, elemNames[:], text)
+}
+
+// MarshalText writes the sum's word.
+func (s Sum) MarshalText() ([]byte, error) { return enumMarshal("sum", s, sumNames[:]) }
+
+// UnmarshalText reads the sum's word.
+func (s *Sum) UnmarshalText(text []byte) error {
+	return enumUnmarshal("sum", s, sumNames[:], text)
 }
 
 // MarshalText writes the kind's word.

@@ -18,6 +18,7 @@ import (
 type explorer struct {
 	p       *Plan
 	cuts    *cuts
+	words   words
 	node    []int
 	epochs  int
 	single  bool // one worker per role; else as many as there are tasks
@@ -29,6 +30,8 @@ type explorer struct {
 	raises  []int // per epoch, of each flag
 	names   map[string]uint16
 	texts   []string
+	loads   [][]uint16 // what tasks write, cell by cell
+	loadID  map[string]uint16
 	visited map[string]struct{}
 	limit   int
 }
@@ -45,6 +48,7 @@ type exTask struct {
 
 type exCell struct {
 	rank  int
+	row   int32
 	input BufferID
 	isIn  bool
 	out   bool
@@ -56,7 +60,7 @@ type exState struct {
 	status []byte // of each task: 0 not begun, 1 running, 2 done, 3+i running and to pass the gates of step i
 	flags  []byte
 	cells  []uint16
-	flying []uint16 // by task and epoch: what is on its way, 0 if nothing
+	flying []uint16 // by task and epoch: what is on its way, 0 if nothing; else 1 + index into loads
 }
 
 func (s *exState) key() string {
@@ -92,9 +96,12 @@ func explore(p *Plan, epochs, limit int) (states int, err error) {
 
 func newExplorer(p *Plan, epochs int, single bool, limit int) *explorer {
 	e := &explorer{
-		p: p, cuts: newCuts(p), epochs: epochs, single: single, limit: limit, cellID: make(map[cellAt]int),
+		p: p, epochs: epochs, single: single, limit: limit, cellID: make(map[cellAt]int),
 		flagID: make(map[Signal]int), names: make(map[string]uint16), visited: make(map[string]struct{}), texts: []string{""},
+		loadID: make(map[string]uint16),
 	}
+	e.cuts = newCuts(p)
+	e.words = words{p, e.cuts}
 	for node, n := range p.World.PPN {
 		for range n {
 			e.node = append(e.node, node)
@@ -163,7 +170,7 @@ func (e *explorer) region(rank int, r Region) []int {
 			if !ok {
 				id = len(e.cells)
 				e.cellID[at] = id
-				e.cells = append(e.cells, exCell{rank: rank, input: r.Buffer, isIn: b.Kind == BufInput, out: b.Kind == BufOutput})
+				e.cells = append(e.cells, exCell{rank: rank, row: row, input: r.Buffer, isIn: b.Kind == BufInput, out: b.Kind == BufOutput})
 			}
 			ids = append(ids, id)
 		}
@@ -367,68 +374,57 @@ func (e *explorer) write(s *exState, id int) error {
 	return nil
 }
 
-// sources are the names of what the task reads.
-func (e *explorer) sources(s *exState, x *exTask, reads [][]int) ([]string, error) {
+// sources are the names of what the task reads, cell by cell.
+func (e *explorer) sources(s *exState, x *exTask, reads [][]int) ([][]string, error) {
 	epoch := s.epoch[x.rank]
-	var names []string
+	var names [][]string
 	for _, cells := range reads {
-		first := e.cells[cells[0]]
-		if first.isIn {
-			b := &e.p.Buffers[first.input]
-			name := b.Name
-			if !b.Sharded && !b.Same {
-				name = fmt.Sprintf("%s.%d", b.Name, x.rank)
-			}
-			names = append(names, name)
-			continue
-		}
-		what := s.cells[cells[0]]
+		var here []string
 		for _, c := range cells {
-			if s.cells[c] != what {
-				return nil, e.fail(x, epoch, "a source holds %q and %q", e.texts[what], e.texts[s.cells[c]])
+			if e.cells[c].isIn {
+				here = append(here, e.words.input(e.cells[c].input, x.rank))
+				continue
 			}
+			of, name, _ := strings.Cut(e.texts[s.cells[c]], "|")
+			if of != fmt.Sprint(epoch) {
+				return nil, e.fail(x, epoch, "a source holds %q", e.texts[s.cells[c]])
+			}
+			here = append(here, name)
 		}
-		of, name, _ := strings.Cut(e.texts[what], "|")
-		if of != fmt.Sprint(epoch) {
-			return nil, e.fail(x, epoch, "a source holds %q", e.texts[what])
-		}
-		names = append(names, name)
+		names = append(names, here)
 	}
 	return names, nil
+}
+
+// load numbers what a task writes.
+func (e *explorer) load(cells []uint16) uint16 {
+	key := fmt.Sprint(cells)
+	id, ok := e.loadID[key]
+	if !ok {
+		e.loads = append(e.loads, cells)
+		id = uint16(len(e.loads))
+		e.loadID[key] = id
+	}
+	return id
 }
 
 func (e *explorer) end(s *exState, id int) error {
 	x := &e.tasks[id]
 	epoch := s.epoch[x.rank]
-	value := uint16(1) // any, for a notice on its way
+	var made []uint16
 	if x.task.Kind != Notify {
 		names, err := e.sources(s, x, x.reads)
 		if err != nil {
 			return err
 		}
-		name := names[0]
-		switch x.task.Kind {
-		case Compute:
-			k0, k1 := e.cuts.span(x.task.Src.Cols)
-			if int(k1) == len(e.cuts.sorted[x.task.Src.Cols.Dim])-1 {
-				k1 = wholeDepth
-			}
-			name = productName(x.rank, names[0], names[1], k0, k1)
-		case Reduce:
-			var products []string
-			for _, n := range names {
-				for _, p := range strings.Split(strings.TrimSuffix(n, ";"), ";") {
-					products = append(products, p+";")
-				}
-			}
-			name = join(products)
+		for _, name := range e.words.made(x.task, names) {
+			made = append(made, e.content(name, int(epoch)))
 		}
-		value = e.content(name, int(epoch))
 	}
 	s.status[id] = 2
 	if x.task.Kind != Send {
-		for _, c := range x.writes {
-			s.cells[c] = value
+		for i, c := range x.writes {
+			s.cells[c] = made[i]
 		}
 	}
 	for _, sig := range x.task.Signals {
@@ -439,7 +435,7 @@ func (e *explorer) end(s *exState, id int) error {
 		}
 	}
 	if x.remote {
-		s.flying[id*(e.epochs+1)+int(epoch)] = value
+		s.flying[id*(e.epochs+1)+int(epoch)] = e.load(made)
 	}
 	return e.finish(s, x.rank)
 }
@@ -448,8 +444,8 @@ func (e *explorer) deliver(s *exState, id, epoch int) error {
 	x := &e.tasks[id]
 	at := id*(e.epochs+1) + epoch
 	if x.task.Kind == Send {
-		for _, c := range x.writes {
-			s.cells[c] = s.flying[at]
+		for i, c := range x.writes {
+			s.cells[c] = e.loads[s.flying[at]-1][i]
 		}
 	}
 	s.flying[at] = 0
@@ -499,8 +495,8 @@ func (e *explorer) finish(s *exState, rank int) error {
 			if of != fmt.Sprint(epoch) {
 				return fmt.Errorf("rank %d ends epoch %d with %q in %s", rank, epoch, e.texts[s.cells[c]], b.Name)
 			}
-			if err := complete(b, what, len(e.byRank)); err != nil {
-				return fmt.Errorf("rank %d ends epoch %d with a wrong %s: %w", rank, epoch, b.Name, err)
+			if want := e.words.wanted(b.Name, rank, cell.row); what != want {
+				return fmt.Errorf("rank %d ends epoch %d with %s in %s, want %s", rank, epoch, what, b.Name, want)
 			}
 			s.cells[c] = 0
 		}

@@ -12,13 +12,14 @@ type Rule string
 const (
 	RuleStructure Rule = "structure" // an index, size, or kind that means nothing, or a task in the wrong queue
 	RuleLink      Rule = "link"      // a task or signal that crosses where it must not, or on the wrong rail
+	RuleContract  Rule = "contract"  // the results are not said to be what they should be
 	RuleFlag      Rule = "flag"      // waits and signals of a flag do not match
 	RuleProgress  Rule = "progress"  // some number of workers would wait for ever
 	RuleOrder     Rule = "order"     // two accesses to the same bytes, or to a flag, that nothing orders
 	RuleUnwritten Rule = "unwritten" // bytes are read that nothing wrote before in this epoch
 	RuleUnread    Rule = "unread"    // bytes are brought, or computed, that nobody reads
 	RuleOutput    Rule = "output"    // a part of a result is missing or written twice
-	RuleMeaning   Rule = "meaning"   // bytes of the wrong matrix
+	RuleMeaning   Rule = "meaning"   // bytes of the wrong matrix, or of the wrong sum
 	RuleTraffic   Rule = "traffic"   // the bytes moved are not those declared
 )
 

@@ -126,8 +126,9 @@ func oneShot(w World, o SumOptions) (*Plan, error) {
 			sumB: {Name: "b", Kind: BufInput, Rows: DimN, Cols: DimK},
 			sumC: {Name: "c", Kind: BufOutput, Rows: DimM, Cols: DimN, Sum: true},
 		},
-		Flags: []Flag{},
-		Ranks: make([]RankPlan, size),
+		Flags:   []Flag{},
+		Ranks:   make([]RankPlan, size),
+		Results: sumContract(w, o.Partials, SumOfNodes, false).Results,
 	}
 	m.plan = p
 	most := 0

@@ -81,8 +81,9 @@ func newScatter(operator, algorithm string, w World, o SumOptions, gather bool) 
 			sumB: {Name: "b", Kind: BufInput, Rows: DimN, Cols: DimK},
 			sumC: {Name: "c", Kind: BufOutput, Rows: DimM, Cols: DimN, Sum: true, Sharded: !gather, Shared: gather && size > 1},
 		},
-		Flags: []Flag{},
-		Ranks: make([]RankPlan, size),
+		Flags:   []Flag{},
+		Ranks:   make([]RankPlan, size),
+		Results: sumContract(w, o.Partials, SumAtOwner, !gather).Results,
 	}
 	m.plan = p
 	for _, ppn := range w.PPN {

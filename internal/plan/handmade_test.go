@@ -21,6 +21,11 @@ func (p *Plan) addTask(rank int, role Role, t Task) {
 	*q = append(*q, t)
 }
 
+// productResult is a result that is a product of a (of the ranks named, or each one's own) with the rank's own b.
+func productResult(name string, from []int) Result {
+	return Result{Matrix: Matrix{Name: name, Rows: DimM, Cols: DimN}, A: Operand{Name: "a", From: from}, B: Operand{Name: "b"}}
+}
+
 // gatherOfProducts: three ranks on two nodes each compute their rows of a product and write them straight into
 // the results of the others. Each rank says first that its epoch started, and last waits for what it gets.
 func gatherOfProducts() *Plan {
@@ -32,7 +37,8 @@ func gatherOfProducts() *Plan {
 			b: {Name: "b", Kind: BufInput, Rows: DimN, Cols: DimK, Same: true},
 			c: {Name: "c", Kind: BufOutput, Rows: DimM, Cols: DimN, Shared: true},
 		},
-		Ranks: make([]RankPlan, 3),
+		Ranks:   make([]RankPlan, 3),
+		Results: []Result{productResult("c", nil)},
 	}
 	computed := p.addFlag(Stamp, "own rows computed")
 	var started, written [3]FlagID
@@ -92,7 +98,8 @@ func landingUsedTwice() *Plan {
 			landing: {Name: "landing", Kind: BufLanding, Rows: DimM, Cols: DimK},
 			c:       {Name: "c", Kind: BufOutput, Rows: DimM, Cols: DimN},
 		},
-		Ranks: make([]RankPlan, 2),
+		Ranks:   make([]RankPlan, 2),
+		Results: []Result{productResult("c", []int{0, 0})},
 	}
 	whole := func(id BufferID) Region {
 		return Region{Buffer: id, Rows: All(p.Buffers[id].Rows), Cols: All(p.Buffers[id].Cols)}
@@ -164,6 +171,10 @@ func oneAfterTheOther() *Plan {
 			slots + 1: {Name: "slot 1", Kind: BufLanding, Rows: DimM, Cols: DimK, Sharded: true},
 		},
 		Ranks: make([]RankPlan, 2),
+		Results: []Result{
+			{Matrix: Matrix{Name: "hidden", Rows: DimM, Cols: DimN}, Inner: true, A: Operand{Name: "x"}, B: Operand{Name: "w1"}},
+			{Matrix: Matrix{Name: "y", Rows: DimM, Cols: DimK, Sharded: true}, A: Operand{Name: "hidden"}, B: Operand{Name: "w2"}, Sum: SumAtOwner},
+		},
 	}
 	arrived := p.addFlag(Stamp, "arrived")
 	computed := [2]FlagID{p.addFlag(Stamp, "hidden rows of rank 0"), p.addFlag(Stamp, "hidden rows of rank 1")}

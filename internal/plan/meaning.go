@@ -1,205 +1,159 @@
 package plan
 
-import (
-	"cmp"
-	"encoding/binary"
-	"fmt"
-	"slices"
-	"strings"
-)
+import "slices"
 
-// value is what the elements of a buffer mean: those of an input, or a sum of products. Rows and columns are always
-// in their places (Validate sees to that), so it says nothing of these.
-type value struct {
-	input BufferID // if there are no terms
-	terms []term   // sorted by owner, operands and depth; no two touch
-	owner int32    // the rank whose own operands it is made of; of an input that all ranks share, or of a sum over ranks, -1
-	form  int32    // equal for values that are made alike by different ranks
+// unknown is the value of what nobody has written.
+const unknown = -1
+
+// promise is what the results are to be, as values.
+type promise struct {
+	results []promised // one for each of Plan.Results
+	known   int32      // values below it are what results are made of, and no others are
 }
 
-// term is a product of two values over a part of their depth, given in cut points.
-type term struct {
-	a, b   int32 // ids of the operands
-	dim    Dim   // of the depth
-	k0, k1 int32
-	owner  int32 // the rank whose own operands these are; -1 if no operand is a rank's own; mixed
+// promised is one result.
+type promised struct {
+	ranks []int32 // its value at each rank
+	// Of a sum that is another expression at each owner's node: these, by node, and the cut points of its rows between
+	// the nodes' parts, one more than there are nodes.
+	nodes []int32
+	rows  []int32
+	dim   Dim // of the rows
 }
 
-// mixed is the owner of a product of operands that belong to different ranks.
-const mixed = -2
-
-// values numbers values, so that equal ones have equal ids.
-type values struct {
-	list   []value
-	inputs map[[2]int32]int32
-	terms  map[term]int32   // products as such
-	sums   map[string]int32 // by their terms
-	forms  map[string]int32
-	added  map[string]int32 // by the ids of the values added
-	key    []byte
+// promise writes the results as values.
+func (g *graph) promise(v *values) promise {
+	var made promise
+	for i := range g.p.Results {
+		made.results = append(made.results, g.promised(v, i, made.results))
+	}
+	made.known = int32(len(v.list))
+	return made
 }
 
-func newValues() *values {
-	return &values{
-		inputs: make(map[[2]int32]int32), terms: make(map[term]int32), sums: make(map[string]int32),
-		forms: make(map[string]int32), added: make(map[string]int32),
-	}
-}
-
-func (v *values) form() int32 {
-	id, ok := v.forms[string(v.key)]
-	if !ok {
-		id = int32(len(v.forms))
-		v.forms[string(v.key)] = id
-	}
-	return id
-}
-
-func (v *values) put(numbers ...int32) {
-	for _, n := range numbers {
-		v.key = binary.LittleEndian.AppendUint32(v.key, uint32(n))
-	}
-}
-
-// input is the value of a rank's input, or of one that is the same for all ranks (rank -1).
-func (v *values) input(id BufferID, rank int32) int32 {
-	at, ok := v.inputs[[2]int32{int32(id), rank}]
-	if !ok {
-		v.key = v.key[:0]
-		v.put(int32(id), min(rank, 0))
-		at = int32(len(v.list))
-		v.list = append(v.list, value{input: id, owner: rank, form: v.form()})
-		v.inputs[[2]int32{int32(id), rank}] = at
-	}
-	return at
-}
-
-// product is the value of a product of two values over a part of the depth.
-func (v *values) product(a, b int32, dim Dim, k0, k1 int32) int32 {
-	t := term{a: a, b: b, dim: dim, k0: k0, k1: k1}
-	id, ok := v.terms[t]
-	if !ok {
-		key := t
-		switch x, y := v.list[a].owner, v.list[b].owner; {
-		case x >= 0 && y >= 0 && x != y || x == mixed || y == mixed:
-			t.owner = mixed
-		default:
-			t.owner = max(x, y)
-		}
-		id = v.sum([]term{t})
-		v.terms[key] = id
-	}
-	return id
-}
-
-// sum is the value with the given terms, which are sorted.
-func (v *values) sum(terms []term) int32 {
-	v.key = v.key[:0]
-	for _, t := range terms {
-		v.put(t.a, t.b, int32(t.dim), t.k0, t.k1)
-	}
-	if id, ok := v.sums[string(v.key)]; ok {
-		return id
-	}
-	id := int32(len(v.list))
-	v.sums[string(v.key)] = id
-	x := value{terms: terms, owner: terms[0].owner}
-	v.key = v.key[:0]
-	var last [5]int32
-	for i, t := range terms {
-		if t.owner != x.owner {
-			x.owner = -1
-		}
-		// As many like terms as may be have one form.
-		if like := [5]int32{v.list[t.a].form, v.list[t.b].form, int32(t.dim), t.k0, t.k1}; i == 0 || like != last {
-			v.put(like[:]...)
-			last = like
-		}
-	}
-	x.form = v.form()
-	v.list = append(v.list, x)
-	return id
-}
-
-// add is the value of a sum of values; why says what is wrong with it.
-func (v *values) add(p *Plan, ids []int32) (id int32, why string) {
-	v.key = v.key[:0]
-	v.put(ids...)
-	key := string(v.key)
-	if id, ok := v.added[key]; ok {
-		return id, ""
-	}
-	var all []term
-	for i, id := range ids {
-		x := &v.list[id]
-		if x.terms == nil {
-			return 0, fmt.Sprintf("source %d holds %s, which is no product", i, v.text(p, id))
-		}
-		if i > 0 {
-			before, first := v.list[ids[i-1]].terms[0], x.terms[0]
-			if first.owner >= 0 && cmp.Or(cmp.Compare(before.owner, first.owner), cmp.Compare(before.k0, first.k0)) > 0 {
-				return 0, fmt.Sprintf("source %d, %s, comes after %s: sums are in the order of ranks", i, v.text(p, id), v.text(p, ids[i-1]))
+func (g *graph) promised(v *values, i int, earlier []promised) promised {
+	r := &g.p.Results[i]
+	size := len(g.p.Ranks)
+	out := promised{ranks: make([]int32, size)}
+	parts := func(rank int) []int32 {
+		a, b := g.operand(v, r.A, rank, earlier), g.operand(v, r.B, rank, earlier)
+		dim := g.p.depthOf(r)
+		ids := make([]int32, max(1, r.Depth))
+		for part := range ids {
+			k0, k1 := g.cuts.span(Part(dim, part, len(ids)))
+			ids[part] = v.product(a, b, dim, k0, k1)
+			if r.Sum != NoSum || len(ids) > 1 {
+				ids[part] = v.as(ids[part], r.Partials)
 			}
 		}
-		all = append(all, x.terms...)
+		return ids
 	}
-	slices.SortFunc(all, func(x, y term) int {
-		return cmp.Or(cmp.Compare(x.owner, y.owner), cmp.Compare(x.a, y.a), cmp.Compare(x.b, y.b), cmp.Compare(x.k0, y.k0), cmp.Compare(x.k1, y.k1))
-	})
-	merged := all[:1]
-	for _, t := range all[1:] {
-		last := &merged[len(merged)-1]
-		if t.a != last.a || t.b != last.b {
-			merged = append(merged, t)
-			continue
+	if r.Sum == NoSum {
+		for rank := range size {
+			out.ranks[rank] = v.as(v.sum(parts(rank)), ElemOperand)
 		}
-		if t.k0 < last.k1 {
-			return 0, fmt.Sprintf("it adds a part of %s twice", v.termText(p, t))
-		}
-		if t.k0 > last.k1 {
-			merged = append(merged, t)
-			continue
-		}
-		last.k1 = t.k1
+		return out
 	}
-	id = v.sum(slices.Clip(merged))
-	v.added[key] = id
-	return id, ""
+	apart := make([][]int32, g.p.World.Nodes()) // the products of each node
+	for rank := range size {
+		apart[g.node[rank]] = append(apart[g.node[rank]], parts(rank)...)
+	}
+	sums := make([]int32, len(apart))
+	for node := range sums {
+		sums[node] = v.as(v.sum(apart[node]), r.Partials)
+	}
+	all := v.as(v.sum(sums), ElemOperand)
+	if r.Sum == SumAtOwner {
+		for node := range apart {
+			list := slices.Concat(sums[:node], apart[node], sums[node+1:])
+			out.nodes = append(out.nodes, v.as(v.sum(list), ElemOperand))
+		}
+		all = out.nodes[0]
+		if slices.ContainsFunc(out.nodes, func(id int32) bool { return id != all }) {
+			all = v.result(i)
+		}
+		out.dim = r.Rows
+		first := 0
+		for _, ppn := range g.p.World.PPN {
+			from, _ := g.cuts.span(Part(r.Rows, first, size))
+			out.rows = append(out.rows, from)
+			first += ppn
+		}
+		out.rows = append(out.rows, g.cuts.last(r.Rows))
+	}
+	for rank := range out.ranks {
+		out.ranks[rank] = all
+	}
+	return out
 }
 
-// text names a value.
-func (v *values) text(p *Plan, id int32) string {
+// operand is the value of an operand of a rank's product.
+func (g *graph) operand(v *values, o Operand, rank int, earlier []promised) int32 {
+	for i := range earlier {
+		if g.p.Results[i].Name == o.Name {
+			return earlier[i].ranks[rank]
+		}
+	}
+	id := slices.IndexFunc(g.p.Buffers, func(b Buffer) bool { return b.Kind == BufInput && b.Name == o.Name })
+	switch b := &g.p.Buffers[id]; {
+	case b.Sharded || b.Same:
+		return v.input(BufferID(id), -1)
+	case o.From != nil:
+		return v.input(BufferID(id), int32(o.From[rank]))
+	}
+	return v.input(BufferID(id), int32(rank))
+}
+
+// depthOf is the dim over which a result's products run: that of the columns of its operands.
+func (p *Plan) depthOf(r *Result) Dim {
+	for i := range p.Results {
+		if p.Results[i].Name == r.A.Name {
+			return p.Results[i].Cols
+		}
+	}
+	for i := range p.Buffers {
+		if b := &p.Buffers[i]; b.Kind == BufInput && b.Name == r.A.Name {
+			return b.Cols
+		}
+	}
+	return r.Rows // checkContract has seen that there is one
+}
+
+// named is the value of rows in which a sum is just what a result is to be there; else it is as it was.
+func (made *promise) named(id int32, dim Dim, r0, r1 int32) int32 {
+	for i := range made.results {
+		r := &made.results[i]
+		if r.nodes == nil || r.dim != dim || !slices.Contains(r.nodes, id) {
+			continue
+		}
+		fits := true
+		for node, want := range r.nodes {
+			fits = fits && (want == id || r.rows[node+1] <= r0 || r1 <= r.rows[node])
+		}
+		if fits {
+			return r.ranks[0]
+		}
+	}
+	return id
+}
+
+// begins reports whether a value is how a sum begins of which results are made, not rounded yet.
+func (made *promise) begins(v *values, id int32) bool {
 	x := &v.list[id]
-	switch {
-	case x.terms == nil && x.owner < 0:
-		return fmt.Sprintf("%q", p.bufferName(x.input))
-	case x.terms == nil:
-		return fmt.Sprintf("%q of rank %d", p.bufferName(x.input), x.owner)
-	}
-	const most = 4
-	var parts []string
-	for _, t := range x.terms[:min(most, len(x.terms))] {
-		parts = append(parts, v.termText(p, t))
-	}
-	if more := len(x.terms) - most; more > 0 {
-		parts = append(parts, fmt.Sprintf("%d more", more))
-	}
-	return strings.Join(parts, " + ")
+	return x.kind == valSum && slices.ContainsFunc(v.list[:made.known], func(y value) bool {
+		return y.kind == valSum && len(y.of) > len(x.of) && slices.Equal(y.of[:len(x.of)], x.of)
+	})
 }
 
-func (v *values) termText(p *Plan, t term) string {
-	return v.text(p, t.a) + " x " + v.text(p, t.b)
-}
-
-// checkMeaning follows the elements from the inputs through copies, products and sums. A buffer at a rank holds parts
-// of one value only, and no product is added twice on the way.
+// checkMeaning follows the elements from the inputs through copies, products, sums and roundings. A buffer at a rank
+// holds parts of one value only; a value is made only if results are made of it; and what is put into a result is what
+// the contract says of it.
 //
 // The tasks are taken in an order in which those come first that others wait for. A source that is still unknown then
 // is read before it is written, or nobody writes it: the check of the memory says so, with the place.
 func (g *graph) checkMeaning() *Fault {
-	const unknown = -1
 	p, buffers := g.p, len(g.p.Buffers)
-	v := newValues()
+	v := newValues(p, g.cuts)
 	holds := make([]int32, len(p.Ranks)*buffers) // by rank and buffer
 	for i := range holds {
 		holds[i] = unknown
@@ -209,6 +163,14 @@ func (g *graph) checkMeaning() *Fault {
 				rank = -1
 			}
 			holds[i] = v.input(BufferID(i%buffers), rank)
+		}
+	}
+	made := g.promise(v)
+	want := make([]*promised, buffers) // of outputs
+	for i := range p.Results {
+		id := slices.IndexFunc(p.Buffers, func(b Buffer) bool { return b.Kind == BufOutput && b.Name == p.Results[i].Name })
+		if id >= 0 {
+			want[id] = &made.results[i]
 		}
 	}
 	var ids []int32
@@ -229,80 +191,47 @@ func (g *graph) checkMeaning() *Fault {
 			for _, src := range t.Srcs {
 				ids = append(ids, at[src.Buffer])
 			}
-			if slices.Contains(ids, unknown) {
-				break
-			}
-			var why string
-			if got, why = v.add(p, ids); why != "" {
-				return g.fault(RuleMeaning, id, "%s", why)
+			if !slices.Contains(ids, unknown) {
+				got = v.sum(ids)
 			}
 		}
 		if got == unknown {
 			continue
 		}
+		got = v.as(got, p.Buffers[t.Dst.Buffer].Elem)
+		if t.Kind == Reduce || t.Kind == Compute {
+			r0, r1 := g.cuts.span(t.Dst.Rows)
+			got = made.named(got, t.Dst.Rows.Dim, r0, r1)
+		}
 		dst := &holds[t.Peer*buffers+int(t.Dst.Buffer)]
-		if *dst != unknown && *dst != got {
-			f := g.fault(RuleMeaning, id, "it puts a part of %s at rank %d, where others put parts of %s", v.text(p, got), t.Peer, v.text(p, *dst))
+		var f *Fault
+		switch w := want[t.Dst.Buffer]; {
+		case w != nil && w.ranks[t.Peer] != got:
+			f = g.fault(RuleMeaning, id, "it puts %s at rank %d, where the result is to be %s", v.text(got), t.Peer, g.wanted(v, w, t))
+		case *dst != unknown && *dst != got:
+			f = g.fault(RuleMeaning, id, "it puts a part of %s at rank %d, where others put parts of %s", v.text(got), t.Peer, v.text(*dst))
+		case got >= made.known && !made.begins(v, got):
+			f = g.fault(RuleMeaning, id, "it makes %s, of which no result is made", v.text(got))
+		}
+		if f != nil {
 			f.Buffer = p.bufferName(t.Dst.Buffer)
 			return f
 		}
 		*dst = got
 	}
-	g.values, g.holds = v, holds
 	return nil
 }
 
-// checkResults holds the results against what they should be: one product over the whole depth, or, if it is a sum, one
-// such product of each rank's own operands. It comes after the check of the memory, which knows better where a product
-// got lost that never reached a sum.
-func (g *graph) checkResults() *Fault {
-	buffers := len(g.p.Buffers)
-	for i, id := range g.holds {
-		b := &g.p.Buffers[i%buffers]
-		if b.Kind != BufOutput {
-			continue
+// wanted names what a result is to be where a task writes.
+func (g *graph) wanted(v *values, w *promised, t *Task) string {
+	id := w.ranks[t.Peer]
+	if w.nodes != nil {
+		r0, _ := g.cuts.span(t.Dst.Rows)
+		node := 0
+		for w.rows[node+1] <= r0 {
+			node++
 		}
-		if why := g.incomplete(g.values, b, id); why != "" {
-			return &Fault{Rule: RuleMeaning, Rank: i / buffers, Index: -1, Buffer: b.Name, Detail: why}
-		}
+		id = w.nodes[node]
 	}
-	return nil
-}
-
-// incomplete says what a result lacks; "" if nothing.
-func (g *graph) incomplete(v *values, b *Buffer, id int32) string {
-	x := &v.list[id]
-	for _, t := range x.terms {
-		if t.k0 != 0 || int(t.k1) != len(g.cuts.sorted[t.dim])-1 {
-			return fmt.Sprintf("the result has %s over a part of %v only", v.termText(g.p, t), t.dim)
-		}
-	}
-	if !b.Sum {
-		if len(x.terms) > 1 {
-			return fmt.Sprintf("the result is a sum, %s, and should be one product", v.text(g.p, id))
-		}
-		return ""
-	}
-	if x.terms == nil {
-		return fmt.Sprintf("the result is %s, and should be a sum of products", v.text(g.p, id))
-	}
-	next := int32(0)
-	for _, t := range x.terms {
-		switch {
-		case t.owner < 0:
-			return fmt.Sprintf("the sum has %s, which are not one rank's own operands", v.termText(g.p, t))
-		case t.owner < next:
-			return fmt.Sprintf("the sum has two products of rank %d: %s and another", t.owner, v.termText(g.p, t))
-		case t.owner > next:
-			return fmt.Sprintf("the sum lacks the product of rank %d", next)
-		}
-		if first := x.terms[0]; v.list[t.a].form != v.list[first.a].form || v.list[t.b].form != v.list[first.b].form {
-			return fmt.Sprintf("the sum has %s of rank %d, but %s of rank 0", v.termText(g.p, t), t.owner, v.termText(g.p, first))
-		}
-		next++
-	}
-	if int(next) < len(g.p.Ranks) {
-		return fmt.Sprintf("the sum lacks the product of rank %d", next)
-	}
-	return ""
+	return v.text(id)
 }

@@ -15,6 +15,10 @@ func clone(p *Plan) *Plan {
 	q.World.PPN = slices.Clone(p.World.PPN)
 	q.Buffers, q.Flags, q.Ranks = slices.Clone(p.Buffers), slices.Clone(p.Flags), slices.Clone(p.Ranks)
 	q.Declared.Intra, q.Declared.Inter = slices.Clone(p.Declared.Intra), slices.Clone(p.Declared.Inter)
+	q.Results = slices.Clone(p.Results)
+	for i := range q.Results {
+		q.Results[i].A.From, q.Results[i].B.From = slices.Clone(q.Results[i].A.From), slices.Clone(q.Results[i].B.From)
+	}
 	q.Declared.InterMinimum = slices.Clone(p.Declared.InterMinimum)
 	for i := range q.Buffers {
 		q.Buffers[i].Parts = slices.Clone(q.Buffers[i].Parts)
@@ -278,6 +282,18 @@ var mutations = []mutation{
 		return true
 	}, perSrc},
 	{"rows of a source of a sum shifted", func(s site, v int) bool { return shift(&s.task().Srcs[v/2].Rows, sign(v)) }, twice(perSrc)},
+	{"a sum bracketed otherwise, through a slot of fp32", func(s site, v int) bool { return throughExtra(s, ElemFP32, 1+v, false) }, perSrc},
+	{"a sum bracketed otherwise, through a slot of the operands' type", func(s site, v int) bool { return throughExtra(s, ElemOperand, 1+v, false) }, perSrc},
+	{"the first partial sums rounded on their way", func(s site, v int) bool { return throughExtra(s, ElemOperand, 2+v, true) }, perSrc},
+	{"what it makes is also put where nobody reads it", func(s site, _ int) bool {
+		t := *s.task()
+		if t.Kind == Notify {
+			return false
+		}
+		t.Dst.Buffer, t.Signals = extraBuffer(s.p, t.Dst.Buffer, s.p.Buffers[t.Dst.Buffer].Elem), nil
+		*s.queue() = append(*s.queue(), t)
+		return true
+	}, once},
 	{"no sources", func(s site, _ int) bool {
 		had := s.task().Srcs != nil
 		s.task().Srcs = nil
@@ -405,6 +421,40 @@ var mutations = []mutation{
 		t.Waits = append(t.Waits, t.Waits[v])
 		return true
 	}, perWait},
+}
+
+// extraBuffer adds a landing buffer that is held as another is.
+func extraBuffer(p *Plan, like BufferID, elem Elem) BufferID {
+	b := p.Buffers[like]
+	b.Name, b.Kind, b.Elem, b.Sum, b.Shared = "extra", BufLanding, elem, false, false
+	p.Buffers = append(p.Buffers, b)
+	return BufferID(len(p.Buffers) - 1)
+}
+
+// throughExtra lets a sum add some of its sources first, into a buffer of their own: those from the n-th on, or those
+// before it. It returns false if that gives the same bits.
+func throughExtra(s site, elem Elem, n int, before bool) bool {
+	t := s.task()
+	if t.Kind != Reduce || n > len(t.Srcs) || !before && n+1 >= len(t.Srcs) {
+		return false
+	}
+	if before && n == len(t.Srcs) && s.p.Buffers[t.Dst.Buffer].Elem == ElemOperand {
+		return false // rounded twice
+	}
+	first := *t
+	extra := t.Dst
+	extra.Buffer = extraBuffer(s.p, t.Dst.Buffer, elem)
+	flag := s.p.addFlag(Stamp, "extra")
+	first.Dst, first.Signals = extra, []Signal{{s.rank, flag}}
+	second := *t
+	second.Waits = append(slices.Clone(t.Waits), Wait{Flag: flag, Count: 1})
+	if before {
+		first.Srcs, second.Srcs = t.Srcs[:n], append([]Region{extra}, t.Srcs[n:]...)
+	} else {
+		first.Srcs, second.Srcs = t.Srcs[n:], append(slices.Clone(t.Srcs[:n]), extra)
+	}
+	*s.queue() = slices.Replace(*s.queue(), s.i, s.i+1, first, second)
+	return true
 }
 
 // nonsense puts values into fields of a task that no plan has there; false if it has no such field.
@@ -561,6 +611,28 @@ var planMutations = []struct {
 		p.Buffers[agC].Shared = false
 		return was
 	}},
+	{"the result said to be another sum", func(p *Plan) bool {
+		p.Results[0].Sum = (p.Results[0].Sum + 1) % Sum(len(sumNames))
+		return true
+	}},
+	{"the result said to have partial sums of another type", func(p *Plan) bool {
+		p.Results[0].Partials = 1 - p.Results[0].Partials
+		return len(p.Ranks) > 1 && p.Buffers[agC].Sum
+	}},
+	{"the result said to be of another rank's operand", func(p *Plan) bool {
+		from := make([]int, len(p.Ranks))
+		for rank := range from {
+			from[rank] = (rank + 1) % len(from)
+		}
+		p.Results[0].B.From = from
+		return true
+	}},
+	{"the result said to be of two parts of the depth", func(p *Plan) bool { p.Results[0].Depth = 2; return true }},
+	{"the result said to be of one operand", func(p *Plan) bool { p.Results[0].B = p.Results[0].A; return true }},
+	{"no result said", func(p *Plan) bool { p.Results = nil; return true }},
+	{"a result said twice", func(p *Plan) bool { p.Results = append(p.Results, p.Results[0]); return true }},
+	{"a result of another name", func(p *Plan) bool { p.Results[0].Name = "d"; return true }},
+	{"a result that is not given out", func(p *Plan) bool { p.Results[0].Inner = true; return true }},
 	{"an input said to be a sum", func(p *Plan) bool { p.Buffers[agA].Sum = true; return true }},
 	{"an output said to be the same on all ranks", func(p *Plan) bool { p.Buffers[agC].Same = true; return true }},
 	{"an operand said to be the same on all ranks", func(p *Plan) bool {
@@ -824,7 +896,7 @@ func TestMutants(t *testing.T) {
 	}
 	t.Logf("by rule: %v", byRule)
 	t.Logf("mutants killed: %d of %d (%.2f %%); %d more are right plans, too", total.killed, total.made, 100*float64(total.killed)/float64(total.made), equivalent)
-	for _, rule := range []Rule{RuleStructure, RuleLink, RuleFlag, RuleProgress, RuleOrder, RuleUnwritten, RuleUnread, RuleOutput, RuleMeaning, RuleTraffic} {
+	for _, rule := range []Rule{RuleStructure, RuleLink, RuleContract, RuleFlag, RuleProgress, RuleOrder, RuleUnwritten, RuleUnread, RuleOutput, RuleMeaning, RuleTraffic} {
 		if byRule[rule] == 0 {
 			t.Errorf("no mutant broke the rule %q: it is not tested", rule)
 		}

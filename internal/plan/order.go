@@ -31,9 +31,7 @@ type graph struct {
 	order    []int32           // all tasks, topologically, as one worker per role may run them
 	level    []int32           // of each task's done: more than that of everything before it in its epoch
 	cuts     *cuts
-	values   *values
-	holds    []int32 // by rank and buffer: the value that is there
-	ends     *ends   // nil if there is no need for it
+	ends     *ends // nil if there is no need for it
 	numFlags int
 }
 

@@ -20,6 +20,8 @@ type Plan struct {
 	Flags   []Flag     `json:"flags"`   // the same on every rank; indexed by FlagID
 	Ranks   []RankPlan `json:"ranks"`   // indexed by rank
 
+	Results []Result `json:"results"` // what each output is; the verifier proves it
+
 	Declared Traffic `json:"declared"` // what the algorithm says it moves; the verifier holds it to that
 }
 
@@ -83,8 +85,7 @@ type Buffer struct {
 	Parts []int32 `json:"parts,omitempty"`
 	// Same, of an input: the caller gives every rank the same matrix.
 	Same bool `json:"same,omitempty"`
-	// Sum, of an output: each element is the sum over all ranks of a product of that rank's operands. Else it is
-	// one product (or a matrix that came as it is).
+	// Sum, of an output: each element is a sum over all ranks (its Result says of what, and how it is added).
 	Sum bool `json:"sum,omitempty"`
 	// Shared, of an output: it lies in the symmetric heap, and other ranks write into it, too.
 	Shared bool `json:"shared,omitempty"`

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 )
 
@@ -19,6 +18,7 @@ type simulation struct {
 	epochs   uint64
 	slowness int // of deliveries, which may take longer than epochs
 	cuts     *cuts
+	words    words
 	node     []int
 	cells    map[cellAt]cell
 	flags    [][]uint64
@@ -30,61 +30,10 @@ type cellAt struct {
 	rank, buffer, row, col int32
 }
 
-// cell is what stands in a cell, as of an epoch: the name of an input, a product, or several products, sorted;
-// garbage if there is no name.
+// cell is what stands in a cell, as of an epoch, in the words of names_test.go; garbage if there are none.
 type cell struct {
 	what  string
 	epoch uint64
-}
-
-// wholeDepth stands for the last cut point of any dim.
-const wholeDepth = 9999
-
-// complete says what a result's cell lacks: it is an input, one product over the whole depth, or one of every rank.
-func complete(b *Buffer, what string, size int) error {
-	products := strings.Split(strings.TrimSuffix(what, ";"), ";")
-	if !strings.HasSuffix(what, ";") && !b.Sum && what != "" {
-		return nil // a matrix that came as it is
-	}
-	for i, p := range products {
-		name, depth, _ := strings.Cut(p, "@")
-		if depth != fmt.Sprintf("0-%d", wholeDepth) {
-			return fmt.Errorf("%q is a product over a part of its depth", p)
-		}
-		if b.Sum && !strings.HasPrefix(name, fmt.Sprintf("%03d ", i)) {
-			return fmt.Errorf("%q has no product of rank %d, or two of another", what, i)
-		}
-	}
-	if b.Sum && len(products) != size || !b.Sum && len(products) != 1 {
-		return fmt.Errorf("%q has %d products", what, len(products))
-	}
-	return nil
-}
-
-// productName writes a product over cut points k0 to k1 so that neighbours can be joined and all can be sorted.
-func productName(owner int, a, b string, k0, k1 int32) string {
-	inner := strings.NewReplacer(";", "|", "@", ":") // a product of products
-	return fmt.Sprintf("%03d %s*%s@%d-%d;", owner, inner.Replace(a), inner.Replace(b), k0, k1)
-}
-
-// join sorts the products of a sum by name and joins those whose depths meet.
-func join(products []string) string {
-	slices.Sort(products)
-	var out []string
-	for _, p := range products {
-		name, depth, _ := strings.Cut(strings.TrimSuffix(p, ";"), "@")
-		if n := len(out); n > 0 {
-			before, was, _ := strings.Cut(strings.TrimSuffix(out[n-1], ";"), "@")
-			from, to, _ := strings.Cut(depth, "-")
-			start, end, _ := strings.Cut(was, "-")
-			if before == name && end == from {
-				out[n-1] = name + "@" + start + "-" + to + ";"
-				continue
-			}
-		}
-		out = append(out, p)
-	}
-	return strings.Join(out, "")
 }
 
 type simRank struct {
@@ -104,11 +53,12 @@ type delivery struct {
 	rank  int // sender
 	task  Task
 	epoch uint64
-	value cell
+	value []cell // of each cell written
 }
 
 func simulate(p *Plan, seed uint64, epochs uint64) error {
 	s := &simulation{p: p, rng: rand.New(rand.NewPCG(seed, 1)), epochs: epochs, cuts: newCuts(p), cells: make(map[cellAt]cell)}
+	s.words = words{p, s.cuts}
 	s.slowness = []int{1, 4, 64}[s.rng.IntN(3)]
 	for role := range s.workers {
 		s.workers[role] = 1 + s.rng.IntN(3)
@@ -188,13 +138,13 @@ func (s *simulation) step() (bool, error) {
 	if !t.begun {
 		t.begun = true
 		if task.Kind != Notify && task.Steps == 0 { // behind gates it writes at its end only
-			s.fill(task.Peer, task.Dst, cell{})
+			s.spoil(task.Peer, task.Dst)
 		}
 		return true, nil
 	}
 	r.running[c.role] = append(r.running[c.role][:c.slot], r.running[c.role][c.slot+1:]...)
 	r.done++
-	var value cell
+	var value []cell
 	if task.Kind != Notify {
 		value = s.value(c.rank, r.epoch, task)
 	}
@@ -268,78 +218,69 @@ func (s *simulation) deliver(d delivery) {
 }
 
 // value is what a task writes when its sources are right.
-func (s *simulation) value(rank int, epoch uint64, t Task) cell {
-	switch t.Kind {
-	case Compute:
-		a, b := s.holds(rank, t.Src, epoch), s.holds(rank, t.B, epoch)
-		k0, k1 := s.cuts.span(t.Src.Cols)
-		if int(k1) == len(s.cuts.sorted[t.Src.Cols.Dim])-1 {
-			k1 = wholeDepth
-		}
-		return cell{what: productName(rank, a.what, b.what, k0, k1), epoch: epoch}
-	case Reduce:
-		var products []string
-		for _, r := range t.Srcs {
-			products = append(products, strings.SplitAfter(strings.TrimSuffix(s.holds(rank, r, epoch).what, ";"), ";")...)
-		}
-		for i := range products {
-			products[i] = strings.TrimSuffix(products[i], ";") + ";"
-		}
-		return cell{what: join(products), epoch: epoch}
+func (s *simulation) value(rank int, epoch uint64, t Task) []cell {
+	var sources [][]string
+	for _, r := range t.reads(true) {
+		sources = append(sources, s.names(rank, r))
 	}
-	return s.holds(rank, t.Src, epoch)
+	var out []cell
+	for _, what := range s.words.made(&t, sources) {
+		out = append(out, cell{what, epoch})
+	}
+	return out
 }
 
-// holds is what the first cell of a region holds.
-func (s *simulation) holds(rank int, r Region, epoch uint64) cell {
-	if b := &s.p.Buffers[r.Buffer]; b.Kind == BufInput {
-		if b.Sharded || b.Same {
-			return cell{what: b.Name, epoch: epoch}
-		}
-		return cell{what: fmt.Sprintf("%s.%d", b.Name, rank), epoch: epoch}
+// at is what a cell holds; that of an input is of every epoch.
+func (s *simulation) at(rank int, b BufferID, row, col int32) cell {
+	if s.p.Buffers[b].Kind == BufInput {
+		return cell{s.words.input(b, rank), s.ranks[rank].epoch}
 	}
+	return s.cells[cellAt{int32(rank), int32(b), row, col}]
+}
+
+// names are what the cells of a region hold, row by row.
+func (s *simulation) names(rank int, r Region) []string {
 	q := s.cuts.rect(r)
-	return s.cells[cellAt{int32(rank), int32(r.Buffer), q.r0, q.c0}]
+	var out []string
+	for row := q.r0; row < q.r1; row++ {
+		for col := q.c0; col < q.c1; col++ {
+			out = append(out, s.at(rank, r.Buffer, row, col).what)
+		}
+	}
+	return out
 }
 
 // sources checks that a task's operands are whole and of this epoch.
 func (s *simulation) sources(rank int, t Task, whole bool) error {
-	regions := t.reads(whole)
 	epoch := s.ranks[rank].epoch
-	for _, r := range regions {
-		if s.p.Buffers[r.Buffer].Kind == BufInput {
-			continue
-		}
-		want := s.holds(rank, r, epoch)
-		if want.epoch != epoch {
-			return fmt.Errorf("%s is of epoch %d", s.p.region(r), want.epoch)
-		}
-		if err := s.all(rank, r, want); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (s *simulation) all(rank int, r Region, want cell) error {
-	q := s.cuts.rect(r)
-	for row := q.r0; row < q.r1; row++ {
-		for col := q.c0; col < q.c1; col++ {
-			if got := s.cells[cellAt{int32(rank), int32(r.Buffer), row, col}]; got != want {
-				return fmt.Errorf("%s at rank %d holds %+v, want %+v", s.p.region(r), rank, got, want)
+	for _, r := range t.reads(whole) {
+		q := s.cuts.rect(r)
+		for row := q.r0; row < q.r1; row++ {
+			for col := q.c0; col < q.c1; col++ {
+				if got := s.at(rank, r.Buffer, row, col); got.epoch != epoch || got.what == "" {
+					return fmt.Errorf("%s at rank %d holds %+v in epoch %d", s.p.region(r), rank, got, epoch)
+				}
 			}
 		}
 	}
 	return nil
 }
 
-func (s *simulation) fill(rank int, r Region, v cell) {
+func (s *simulation) fill(rank int, r Region, v []cell) {
 	q := s.cuts.rect(r)
+	i := 0
 	for row := q.r0; row < q.r1; row++ {
 		for col := q.c0; col < q.c1; col++ {
-			s.cells[cellAt{int32(rank), int32(r.Buffer), row, col}] = v
+			s.cells[cellAt{int32(rank), int32(r.Buffer), row, col}] = v[i]
+			i++
 		}
 	}
+}
+
+// spoil makes garbage of a region.
+func (s *simulation) spoil(rank int, r Region) {
+	q := s.cuts.rect(r)
+	s.fill(rank, r, make([]cell, int(q.r1-q.r0)*int(q.c1-q.c0)))
 }
 
 // finish ends a rank's epoch when its tasks are done: its caller looks at the results, and poisons them.
@@ -365,12 +306,12 @@ func (s *simulation) finish(rank int) error {
 				if got.epoch != r.epoch {
 					return fmt.Errorf("rank %d ends epoch %d with %+v in %s", rank, r.epoch, got, b.Name)
 				}
-				if err := complete(b, got.what, len(s.ranks)); err != nil {
-					return fmt.Errorf("rank %d ends epoch %d with a wrong %s: %w", rank, r.epoch, b.Name, err)
+				if want := s.words.wanted(b.Name, rank, row); got.what != want {
+					return fmt.Errorf("rank %d ends epoch %d with %s in %s, want %s", rank, r.epoch, got.what, b.Name, want)
 				}
 			}
 		}
-		s.fill(rank, whole, cell{})
+		s.spoil(rank, whole)
 	}
 	if r.epoch == s.epochs {
 		r.over = true

@@ -3,7 +3,6 @@ package plan
 import (
 	"fmt"
 	"slices"
-	"strings"
 )
 
 // Then is one plan of two operators on one world, the second of which takes the result of the first as one of its
@@ -16,10 +15,11 @@ import (
 // epoch begins when both are done.
 func Then(first, second *Plan, operand string) (*Plan, error) {
 	fail := func(format string, args ...any) (*Plan, error) {
-		return nil, fmt.Errorf("planning %s after %s: %s", second.Operator, first.Operator, fmt.Sprintf(format, args...))
+		return nil, fmt.Errorf("planning %s after %s: %w", second.Operator, first.Operator, fmt.Errorf(format, args...))
 	}
-	if !slices.Equal(first.World.PPN, second.World.PPN) {
-		return fail("one is for %v, the other for %v", first.World, second.World)
+	contract, err := first.Contract().Then(second.Contract(), operand)
+	if err != nil {
+		return fail("%w", err)
 	}
 	out := slices.IndexFunc(first.Buffers, func(b Buffer) bool { return b.Kind == BufOutput })
 	in := slices.IndexFunc(second.Buffers, func(b Buffer) bool { return b.Name == operand && b.Kind == BufInput })
@@ -27,14 +27,11 @@ func Then(first, second *Plan, operand string) (*Plan, error) {
 		return fail("there is no result, or no operand %q", operand)
 	}
 	result, taken := first.Buffers[out], second.Buffers[in]
-	if result.Sharded != taken.Sharded || result.Rows == result.Cols || taken.Rows == taken.Cols {
-		return fail("%q is not held as %q is", operand, result.Name)
-	}
 	if len(first.Buffers)+len(second.Buffers) > maxBuffers {
 		return fail("together they have more than %d buffers", maxBuffers)
 	}
 	j := joiner{out: BufferID(out), in: BufferID(in), buffers: BufferID(len(first.Buffers)), flags: FlagID(len(first.Flags))}
-	prefix := fmt.Sprintf("%d.", 2+strings.Count(first.Operator, "+"))
+	prefix := fmt.Sprintf("%d.", 1+len(first.Results))
 	j.dims[taken.Rows], j.dims[taken.Cols] = result.Rows, result.Cols
 	j.dims[DimM+DimN+DimK-taken.Rows-taken.Cols] = DimM + DimN + DimK - result.Rows - result.Cols
 
@@ -42,6 +39,7 @@ func Then(first, second *Plan, operand string) (*Plan, error) {
 		Operator: first.Operator + "+" + second.Operator, Algorithm: first.Algorithm + "+" + second.Algorithm,
 		World: first.World, Chunks: first.Chunks,
 		Buffers: slices.Clone(first.Buffers), Flags: slices.Clone(first.Flags), Ranks: make([]RankPlan, len(first.Ranks)),
+		Results: contract.Results,
 		Declared: Traffic{
 			Intra:        append(slices.Clone(first.Declared.Intra), j.volumes(second.Declared.Intra)...),
 			Inter:        append(slices.Clone(first.Declared.Inter), j.volumes(second.Declared.Inter)...),

@@ -25,8 +25,26 @@ func TestOperatorsInSequence(t *testing.T) {
 		for chunks := range 3 {
 			t.Run(fmt.Sprintf("%v/%d", ppn, 1+chunks), func(t *testing.T) {
 				p := m.must(t, World{PPN: ppn}, 1+chunks)
-				if err := Verify(p); err != nil {
+				c, err := AGGemmContract(p.World).Then(GemmRSContract(p.World, ElemOperand), "a")
+				if err != nil {
 					t.Fatal(err)
+				}
+				if err := VerifyFor(p, c); err != nil {
+					t.Fatal(err)
+				}
+				// What the second is said to take is another rank's operand, or what the first takes.
+				for what, damage := range map[string]func(r *Result){
+					"another's operand": func(r *Result) { r.B.From = make([]int, len(p.Ranks)) },
+					"another sum":       func(r *Result) { r.Sum = SumOfNodes },
+				} {
+					if len(p.Ranks) == 1 || what == "another sum" && len(p.Ranks) <= p.World.Nodes()+1 {
+						continue
+					}
+					q := clone(p)
+					damage(&q.Results[1])
+					if Verify(q) == nil || VerifyFor(q, c) == nil {
+						t.Errorf("%s: accepted", what)
+					}
 				}
 				if len(p.Ranks) > 6 {
 					return

@@ -55,8 +55,12 @@ func TestOperatorsInSequenceEqualThemApart(t *testing.T) {
 			t.Fatal(err)
 		}
 		both, err := plan.Then(up, down, "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		contract, err := plan.AGGemmContract(w).Then(plan.GemmRSContract(w, plan.ElemOperand), "a")
 		if err == nil {
-			err = plan.Verify(both)
+			err = plan.VerifyFor(both, contract)
 		}
 		if err != nil {
 			t.Fatal(err)

@@ -24,8 +24,9 @@ func gatedPlan(steps int) *plan.Plan {
 			x: {Name: "x", Kind: plan.BufInput, Rows: plan.DimM, Cols: plan.DimK}, b: {Name: "b", Kind: plan.BufInput, Rows: plan.DimN, Cols: plan.DimK},
 			c: {Name: "c", Kind: plan.BufOutput, Rows: plan.DimM, Cols: plan.DimN}, land: {Name: "land", Kind: plan.BufLanding, Rows: plan.DimM, Cols: plan.DimK},
 		},
-		Flags: []plan.Flag{{Name: "free"}},
-		Ranks: make([]plan.RankPlan, 2),
+		Flags:   []plan.Flag{{Name: "free"}},
+		Ranks:   make([]plan.RankPlan, 2),
+		Results: []plan.Result{{Matrix: plan.Matrix{Name: "c", Rows: plan.DimM, Cols: plan.DimN}, A: plan.Operand{Name: "x", From: []int{0, 0}}, B: plan.Operand{Name: "b"}}},
 	}
 	product := plan.Task{Kind: plan.Compute, B: whole(b, plan.DimN, plan.DimK), Dst: whole(c, plan.DimM, plan.DimN), Src: whole(x, plan.DimM, plan.DimK)}
 	p.Ranks[0].Queues[plan.RoleCompute] = []plan.Task{product}
@@ -99,8 +100,9 @@ func splitDepth(n int, elem plan.Elem) *plan.Plan {
 			{Name: "a", Kind: plan.BufInput, Rows: plan.DimM, Cols: plan.DimK}, {Name: "b", Kind: plan.BufInput, Rows: plan.DimN, Cols: plan.DimK},
 			{Name: "c", Kind: plan.BufOutput, Rows: plan.DimM, Cols: plan.DimN},
 		},
-		Flags: []plan.Flag{{Name: "partials", Kind: plan.Counter}},
-		Ranks: make([]plan.RankPlan, 1),
+		Flags:   []plan.Flag{{Name: "partials", Kind: plan.Counter}},
+		Ranks:   make([]plan.RankPlan, 1),
+		Results: []plan.Result{{Matrix: plan.Matrix{Name: "c", Rows: plan.DimM, Cols: plan.DimN}, A: plan.Operand{Name: "a"}, B: plan.Operand{Name: "b"}, Depth: n, Partials: elem}},
 	}
 	sum := plan.Task{Kind: plan.Reduce, Dst: whole(2, plan.DimM, plan.DimN), Waits: []plan.Wait{{Flag: 0, Count: uint32(n)}}}
 	for i := range n {
