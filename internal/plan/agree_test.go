@@ -227,8 +227,8 @@ func TestVerifierAgreesWithExplorer(t *testing.T) {
 		}
 	}
 	bases := []func(rng *rand.Rand) *Plan{randomPlan, randomPlan, randomPlan}
-	for _, m := range append(slices.Clone(planMakers), planMaker{"mlp", mlp}) {
-		for _, ppn := range [][]int{{2}, {1, 1}, {3}} {
+	for _, m := range planMakers {
+		for _, ppn := range [][]int{{2}, {1, 1}} {
 			bases = append(bases, func(*rand.Rand) *Plan { return m.must(t, World{PPN: ppn}, 1) })
 		}
 	}
