@@ -34,6 +34,9 @@ type launchFlags struct {
 	env        launch.EnvOptions
 	outputDir  string
 	stdin      string
+	module     string
+	compat     string
+	pmi        bool
 	restarts   int
 	onlyRank   string
 	shown      map[int]bool // what onlyRank says; nil: all
@@ -46,7 +49,10 @@ type launchFlags struct {
 
 // commandFlags are flags that mean nothing to operators, and why.
 var commandFlags = map[string]string{
-	"stdin": "operators read no input",
+	"stdin":  "operators read no input",
+	"module": "operators are named without it",
+	"compat": "operators need none",
+	"pmi":    "operators need none",
 }
 
 // worldFlags say how many ranks there are, and where.
@@ -105,12 +111,15 @@ The first failure ends the job with one message. Exit status: 0; the first faili
   mkrun launch -H node[01-04]:8 --check ag_gemm --m 8192 --n 4096 --k 4096
   mkrun launch --hostfile hosts -n 16 --map-by cyclic -- ./program`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			if cmd.ArgsLenAtDash() == 0 && len(args) > 0 {
+			if cmd.ArgsLenAtDash() == 0 && len(args) > 0 || f.module != "" && cmd.ArgsLenAtDash() <= 0 && (len(args) == 0 || cmd.ArgsLenAtDash() == 0) {
 				return nil
 			}
 			return &usageError{cmd.CommandPath(), notAnOperator(cmd, args)}
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if f.module != "" {
+				args = append([]string{"python3", "-u", "-m", f.module}, args...)
+			}
 			for _, name := range runFlagNames {
 				if cmd.Flags().Changed(name) {
 					return &usageError{cmd.CommandPath(), fmt.Errorf("--%s is for operators; a program of your own takes its flags behind %q", name, args[0])}
@@ -131,6 +140,9 @@ The first failure ends the job with one message. Exit status: 0; the first faili
 	fs.StringArrayVarP(&f.env.Names, "env", "x", nil, "variable for the ranks: NAME, NAME=value or PREFIX*; may be repeated")
 	fs.StringVar(&f.env.File, "env-file", "", "file with variables for the ranks, one NAME=value (or NAME) per line")
 	fs.StringVar(&f.outputDir, "output-dir", "", "also write rank-N.out and rank-N.err there, on the rank's own host")
+	fs.StringVarP(&f.module, "module", "m", "", "run a Python module as ranks (python3 -u -m MODULE); its arguments are behind --")
+	fs.StringVar(&f.compat, "compat", "none", "also set the variables of another launcher, for programs that know no others: ompi or slurm")
+	fs.BoolVar(&f.pmi, "pmi", true, "answer programs built with MPICH, Intel MPI or MVAPICH (PMI-1), so that they find each other")
 	fs.StringVar(&f.stdin, "stdin", "none", "which ranks read what mkrun launch reads: none, all or the number of one; the others read nothing")
 	fs.IntVar(&f.restarts, "max-restarts", 0, "start all ranks again this many times after one has failed, with MKRUN_RESTART_COUNT raised by one")
 	fs.StringVar(&f.onlyRank, "only-rank", "", "show the output of these ranks only, as in 0,4-7")
@@ -205,6 +217,9 @@ func (f *launchFlags) job(ctx context.Context) (*launch.Job, error) {
 		}
 	}
 	if job.Stdin, err = launch.ParseStdin(f.stdin, job.World.Size()); err != nil {
+		return nil, err
+	}
+	if job.Compat, err = launch.ParseCompat(f.compat); err != nil {
 		return nil, err
 	}
 	switch job.MaxRestarts = f.restarts; {

@@ -77,7 +77,7 @@ func (f *launchFlags) launchCommand(cmd *cobra.Command, argv []string) error {
 	if err != nil {
 		return f.refuse(cmd, err)
 	}
-	job.Argv = argv
+	job.Argv, job.PMI = argv, f.pmi
 	if f.dryRun {
 		return dryRun(cmd.OutOrStdout(), job)
 	}

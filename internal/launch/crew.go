@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strconv"
 	"sync"
 	"time"
 
@@ -22,6 +23,7 @@ type crew struct {
 	group      *keeper.Group  // nil until the ranks were started
 	over       bool           // all ranks have ended, and the parent was told
 	serving    sync.WaitGroup // of the ranks' sockets
+	pmi        []*pmiSocket   // of MPI programs
 	files      rankFiles      // their output, as well
 	stdin      *stdinFeed     // their input; nil: none reads any
 	link       *session.AgentLink
@@ -38,14 +40,21 @@ func (c *crew) begin(ctx context.Context, a *agent, start *pb.Start) error {
 		LastLines:  lastLines,
 		Self:       selfBinary,
 	}
+	if err := refuseOpenMPI(start.GetRanks()); err != nil {
+		return err
+	}
 	self, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("finding the mkrun binary: %w", err)
 	}
 	sockets := map[int]*session.RankSockets{}
+	pmiSockets := map[int]*pmiSocket{}
 	abandon := func() {
 		for _, s := range sockets {
 			s.Close()
+		}
+		for _, s := range pmiSockets {
+			s.close()
 		}
 		c.stdin.close()
 	}
@@ -67,6 +76,16 @@ func (c *crew) begin(ctx context.Context, a *agent, start *pb.Start) error {
 			sockets[rank.Rank] = s
 			rank.Files = []*os.File{s.RankSession, s.RankBroker}
 			rank.Env = append(rank.Env, session.EnvSessionFD+"=3", session.EnvBrokerFD+"=4")
+		}
+		if r.GetPmi() {
+			s, err := newPMISocket()
+			if err != nil {
+				abandon()
+				return err
+			}
+			pmiSockets[rank.Rank] = s
+			rank.Files = append(rank.Files, s.theirs)
+			rank.Env = append(rank.Env, "PMI_FD="+strconv.Itoa(2+len(rank.Files)))
 		}
 		if r.GetStdin() {
 			if c.stdin == nil {
@@ -100,6 +119,7 @@ func (c *crew) begin(ctx context.Context, a *agent, start *pb.Start) error {
 			}
 		})
 	}
+	c.servePMI(pmiSockets, a.cfg.Job)
 	return nil
 }
 
@@ -141,6 +161,9 @@ func (c *crew) end(dismissed bool) {
 // close lets go of what served ranks that have ended.
 func (c *crew) close() {
 	c.server.Close()
+	for _, s := range c.pmi {
+		s.close()
+	}
 	c.serving.Wait()
 	c.stdin.close()
 	c.files.close()

@@ -74,6 +74,8 @@ func (j *Job) RankVariables(rank int, attempt Attempt) []Variable {
 		{"TORCHELASTIC_MAX_RESTARTS", n(j.MaxRestarts), "torch: --max-restarts"},
 		{"TORCHELASTIC_USE_AGENT_STORE", "False", "torch: rank 0 itself opens the store at MASTER_PORT"},
 	}
+	list = append(list, j.pmiVariables(rank)...)
+	list = append(list, j.compatVariables(rank)...)
 	if devices := j.Hosts[node].Devices; devices != nil {
 		words := make([]string, 0, len(devices))
 		for _, d := range devices {

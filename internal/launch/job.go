@@ -33,8 +33,10 @@ type Job struct {
 	OutputDir  string   // on each node, for a file per rank and stream; "": none
 	Interfaces []string // network interfaces to use, by their exact names; none: found out
 
-	Stdin       Stdin // which ranks read the launcher's input
-	MaxRestarts int   // how often all ranks are started again after one has failed
+	PMI         bool   // ranks may be MPI programs that ask by PMI
+	Compat      string // whose variables ranks get besides; see Compats
+	Stdin       Stdin  // which ranks read the launcher's input
+	MaxRestarts int    // how often all ranks are started again after one has failed
 
 	Timeout      time.Duration // of the whole job; 0 = none
 	StartTimeout time.Duration // until every rank was started

@@ -156,6 +156,9 @@ func (m *machine) begin() []order {
 			AbortGraceMs: m.job.AbortGrace.Milliseconds(),
 			GraceMs:      m.job.Grace.Milliseconds(),
 		}
+		if m.job.PMI {
+			start.PmiMapping = m.job.pmiMapping()
+		}
 		for local := range m.job.World.PPN[node] {
 			rank := m.job.World.RankAt(node, local)
 			start.Ranks = append(start.Ranks, &pb.RankSpec{
@@ -167,6 +170,7 @@ func (m *machine) begin() []order {
 				Session:   m.job.Session,
 
 				EnvDefault: m.job.envDefaults(node),
+				Pmi:        m.job.PMI,
 				Stdin:      m.job.Stdin.reads(m.job.Number(rank)),
 			})
 		}

@@ -113,7 +113,7 @@ func (r *rankService) Put(_ context.Context, q *pb.RankPut) (*pb.Empty, error) {
 	if err := r.ready(); err != nil {
 		return nil, err
 	}
-	size := r.server.size()
+	size := r.server.Size()
 	switch {
 	case len(q.Chunk) > MaxChunk:
 		return nil, status.Errorf(codes.InvalidArgument, "a chunk of %d bytes; the most is %d", len(q.Chunk), MaxChunk)
@@ -134,7 +134,8 @@ func (s *RankServer) generation() uint32 {
 	return s.roster.GetGeneration()
 }
 
-func (s *RankServer) size() int {
+// Size is the number of the job's ranks, once the roster is known.
+func (s *RankServer) Size() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.world.size
@@ -216,7 +217,7 @@ func (r *rankService) Get(q *pb.GetRequest, out grpc.ServerStreamingServer[pb.Ge
 	if err != nil {
 		return err
 	}
-	if size := r.server.size(); q.From < 0 || int(q.From) >= size {
+	if size := r.server.Size(); q.From < 0 || int(q.From) >= size {
 		return status.Errorf(codes.InvalidArgument, "there is no rank %d in a job of %d ranks", q.From, size)
 	}
 	if f == nil || fencing {

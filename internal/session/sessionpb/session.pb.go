@@ -1276,6 +1276,7 @@ type Start struct {
 	Gpus           string                 `protobuf:"bytes,6,opt,name=gpus,proto3" json:"gpus,omitempty"`                                            // that the ranks may use, as in CUDA_VISIBLE_DEVICES; "": as the environment says
 	GpuIsolate     bool                   `protobuf:"varint,7,opt,name=gpu_isolate,json=gpuIsolate,proto3" json:"gpu_isolate,omitempty"`             // each rank sees its own GPU only
 	ReportBindings bool                   `protobuf:"varint,8,opt,name=report_bindings,json=reportBindings,proto3" json:"report_bindings,omitempty"` // say it in a notice
+	PmiMapping     string                 `protobuf:"bytes,9,opt,name=pmi_mapping,json=pmiMapping,proto3" json:"pmi_mapping,omitempty"`              // which rank is on which node, as PMI_process_mapping
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -1364,6 +1365,13 @@ func (x *Start) GetReportBindings() bool {
 		return x.ReportBindings
 	}
 	return false
+}
+
+func (x *Start) GetPmiMapping() string {
+	if x != nil {
+		return x.PmiMapping
+	}
+	return ""
 }
 
 type RankStarted struct {
@@ -3051,7 +3059,7 @@ const file_internal_session_sessionpb_session_proto_rawDesc = "" +
 	"\x05stdin\x18\a \x01(\bR\x05stdin\x12\x1f\n" +
 	"\venv_default\x18\b \x03(\tR\n" +
 	"envDefault\x12\x10\n" +
-	"\x03pmi\x18\t \x01(\bR\x03pmi\"\xfe\x01\n" +
+	"\x03pmi\x18\t \x01(\bR\x03pmi\"\x9f\x02\n" +
 	"\x05Start\x120\n" +
 	"\x05ranks\x18\x01 \x03(\v2\x1a.mkrun.session.v1.RankSpecR\x05ranks\x12\x10\n" +
 	"\x03run\x18\x02 \x01(\fR\x03run\x12$\n" +
@@ -3061,7 +3069,9 @@ const file_internal_session_sessionpb_session_proto_rawDesc = "" +
 	"\x04gpus\x18\x06 \x01(\tR\x04gpus\x12\x1f\n" +
 	"\vgpu_isolate\x18\a \x01(\bR\n" +
 	"gpuIsolate\x12'\n" +
-	"\x0freport_bindings\x18\b \x01(\bR\x0ereportBindings\"L\n" +
+	"\x0freport_bindings\x18\b \x01(\bR\x0ereportBindings\x12\x1f\n" +
+	"\vpmi_mapping\x18\t \x01(\tR\n" +
+	"pmiMapping\"L\n" +
 	"\vRankStarted\x12\x12\n" +
 	"\x04rank\x18\x01 \x01(\x05R\x04rank\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\x05R\x03pid\x12\x17\n" +
