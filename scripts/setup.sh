@@ -4,7 +4,7 @@
 #
 #   scripts/setup.sh build   Go, a C compiler with the C library's headers, make, git
 #   scripts/setup.sh lint    shellcheck (goes on without)
-#   scripts/setup.sh testbed what scripts/testbed.sh makes hosts of: network namespaces, sshd, packet filter
+#   scripts/setup.sh testbed what scripts/testbed.sh makes hosts of: network namespaces, sshd, packet filter; MPICH
 #   scripts/setup.sh cuda    a C++ compiler, python3 with pip (nvcc itself: scripts/cuda-toolchain.sh)
 set -euo pipefail
 
@@ -80,6 +80,8 @@ case ${1:-build} in
     need openssh-server command -v sshd
     need openssh-client command -v ssh
     need nftables command -v nft
+    need mpich command -v mpicc.mpich
+    need libmpich-dev test -e /usr/include/x86_64-linux-gnu/mpich/mpi.h -o -e /usr/include/mpich/mpi.h
     install_missing
     ;;
   cuda)

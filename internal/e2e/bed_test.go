@@ -131,16 +131,32 @@ const jobLimit = 40 * time.Second
 // begin starts mkrun launch on h1. What a test leaves behind is killed when it ends.
 func begin(t *testing.T, args ...string) *job {
 	t.Helper()
-	return beginMkrun(t, append([]string{"launch", "--ssh-cmd", "ssh -F " + bed.dir + "/ssh_config"}, args...)...)
+	return beginWith(t, os.DevNull, args...)
+}
+
+// beginWith is begin with input from a file.
+func beginWith(t *testing.T, input string, args ...string) *job {
+	t.Helper()
+	return beginMkrunWith(t, input, append([]string{"launch", "--ssh-cmd", "ssh -F " + bed.dir + "/ssh_config"}, args...)...)
 }
 
 // beginMkrun does the same with any of mkrun's commands.
 func beginMkrun(t *testing.T, args ...string) *job {
 	t.Helper()
+	return beginMkrunWith(t, os.DevNull, args...)
+}
+
+func beginMkrunWith(t *testing.T, input string, args ...string) *job {
+	t.Helper()
+	stdin, err := os.Open(input)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = stdin.Close() }()
 	ctx, cancel := context.WithTimeout(t.Context(), jobLimit)
 	argv := append([]string{"exec", bed.dir, "h1", bed.mkrun}, args...)
 	j := &job{cmd: exec.CommandContext(ctx, bed.script, argv...), begun: time.Now(), done: make(chan struct{})}
-	j.cmd.Stdout, j.cmd.Stderr = &j.stdout, &j.stderr
+	j.cmd.Stdin, j.cmd.Stdout, j.cmd.Stderr = stdin, &j.stdout, &j.stderr
 	j.cmd.WaitDelay = time.Second
 	if err := j.cmd.Start(); err != nil {
 		t.Fatal(err)

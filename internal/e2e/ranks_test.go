@@ -1,0 +1,106 @@
+//go:build testbed
+
+package e2e
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+)
+
+// mpiProgram builds the test's MPI program with Debian's MPICH.
+func mpiProgram(t *testing.T) string {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "ring")
+	if out, err := exec.Command("mpicc.mpich", "-o", program, "testdata/ring.c").CombinedOutput(); err != nil {
+		t.Fatalf("building an MPI program (scripts/setup.sh testbed installs MPICH): %v\n%s", err, out)
+	}
+	return program
+}
+
+// An MPI program's ranks find each other over four hosts, in both orders of ranks; an abort ends all of them.
+func TestMPICH(t *testing.T) {
+	program := mpiProgram(t)
+	const ranks = 8
+	for _, mapBy := range []string{"block", "cyclic"} {
+		j := launch(t, "-H", all+":2", "--map-by", mapBy, "--tag", "none", "-x", "UCX_NET_DEVICES=eth0", "--", program)
+		j.want(t, 0)
+		var want []string
+		for rank := range ranks {
+			host := rank/2 + 1
+			if mapBy == "cyclic" {
+				host = rank%4 + 1
+			}
+			want = append(want, fmt.Sprintf("rank %d of %d on h%d: sum %d, from %d", rank, ranks, host, ranks*(ranks-1)/2, (rank+ranks-1)%ranks))
+		}
+		if got := lines(j.stdout.String()); !slices.Equal(got, want) {
+			t.Errorf("%s: ranks say %q, want %q", mapBy, got, want)
+		}
+	}
+	j := launch(t, "-H", all+":2", "-x", "UCX_NET_DEVICES=eth0", "--", program, "abort")
+	j.want(t, 5, "rank 1 on h1 (node 0): called MPI_Abort with 5")
+	nobody(t, time.Now(), settle)
+}
+
+// input is a file with some megabytes that repeat nowhere, and its digest as sha256sum prints it.
+func input(t *testing.T, size int) (path, sum string) {
+	t.Helper()
+	data := make([]byte, size)
+	chacha := rand.NewChaCha8([32]byte{1})
+	if _, err := chacha.Read(data); err != nil {
+		t.Fatal(err)
+	}
+	path = filepath.Join(t.TempDir(), "input")
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path, fmt.Sprintf("%x  -", sha256.Sum256(data))
+}
+
+// P41, P43: ten megabytes of input reach ranks on other hosts whole and once, at the pace of the slowest.
+func TestP41P43InputOverSeveralHosts(t *testing.T) {
+	path, sum := input(t, 10_000_000)
+	const nothing = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855  -"
+	for stdin, want := range map[string][]string{
+		"all": {sum, sum, sum, sum},
+		"2":   {nothing, nothing, sum, nothing},
+	} {
+		out := filepath.Join(bed.dir, "disk", "input-"+stdin)
+		j := beginWith(t, path, "-H", all, "--stdin", stdin, "--output-dir", out, "--", "sh", "-c", "[ $RANK = 2 ] && sleep 0.5; sha256sum")
+		j.want(t, 0)
+		for rank, w := range want {
+			file := filepath.Join(bed.dir, hosts[rank], "disk", "input-"+stdin, fmt.Sprintf("rank-%d.out", rank))
+			if got, err := os.ReadFile(file); err != nil || string(got) != w+"\n" {
+				t.Errorf("--stdin %s: rank %d read %q, want %q (%v)", stdin, rank, got, w, err)
+			}
+		}
+	}
+}
+
+// Ten megabytes of output from each of four hosts arrive whole, through terminal-less pipes.
+func TestOutputOfSeveralHostsIsWhole(t *testing.T) {
+	path, sum := input(t, 10_000_000)
+	j := launch(t, "-H", all, "--only-rank", "3", "--tag", "none", "--", "cat", path)
+	j.want(t, 0)
+	if got := fmt.Sprintf("%x  -", sha256.Sum256([]byte(j.stdout.String()))); got != sum {
+		t.Errorf("%d bytes came with digest %s, want %s", len(j.stdout.String()), got, sum)
+	}
+}
+
+// The same agents start the next generation of ranks on all hosts.
+func TestRestartOverSeveralHosts(t *testing.T) {
+	j := launch(t, "-H", all, "--max-restarts", "1", "--tag", "none", "--", "sh", "-c",
+		"if [ $MKRUN_RESTART_COUNT = 0 ]; then [ $RANK = 3 ] && exit 4; exec sleep 7777; fi; echo $RANK $(hostname) $MKRUN_RESTART_COUNT")
+	j.want(t, 0, "rank 3 on h4 (node 3): exited with status 4", "restart 1 of 1")
+	if got, want := lines(j.stdout.String()), []string{"0 h1 1", "1 h2 1", "2 h3 1", "3 h4 1"}; !slices.Equal(got, want) {
+		t.Errorf("ranks say %q, want %q", got, want)
+	}
+	nobody(t, time.Now(), settle)
+	launch(t, "-H", all, "--max-restarts", "1", "--check", "ag_gemm", "--m", "256", "--n", "128", "--k", "256").want(t, 0)
+}
