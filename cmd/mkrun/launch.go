@@ -33,6 +33,10 @@ type launchFlags struct {
 	dir        string
 	env        launch.EnvOptions
 	outputDir  string
+	bind       string
+	bindings   bool
+	gpus       string
+	isolate    bool
 	stdin      string
 	module     string
 	compat     string
@@ -140,6 +144,10 @@ The first failure ends the job with one message. Exit status: 0; the first faili
 	fs.StringArrayVarP(&f.env.Names, "env", "x", nil, "variable for the ranks: NAME, NAME=value or PREFIX*; may be repeated")
 	fs.StringVar(&f.env.File, "env-file", "", "file with variables for the ranks, one NAME=value (or NAME) per line")
 	fs.StringVar(&f.outputDir, "output-dir", "", "also write rank-N.out and rank-N.err there, on the rank's own host")
+	fs.StringVar(&f.bind, "bind", launch.BindAuto, "bind ranks to CPUs: auto (near the rank's GPU, where there are GPUs), none, numa or core")
+	fs.BoolVar(&f.bindings, "report-bindings", false, "say on which CPUs and GPU each rank is")
+	fs.StringVar(&f.gpus, "gpus", "", "GPUs that the ranks of every node may use: numbers, GPU-UUIDs (may be shortened) or MIG-UUIDs, as in 0,2,GPU-3fa4")
+	fs.BoolVar(&f.isolate, "gpu-isolate", false, "let each rank see its own GPU only (peers then cannot reach it directly)")
 	fs.StringVarP(&f.module, "module", "m", "", "run a Python module as ranks (python3 -u -m MODULE); its arguments are behind --")
 	fs.StringVar(&f.compat, "compat", "none", "also set the variables of another launcher, for programs that know no others: ompi or slurm")
 	fs.BoolVar(&f.pmi, "pmi", true, "answer programs built with MPICH, Intel MPI or MVAPICH (PMI-1), so that they find each other")
@@ -219,6 +227,13 @@ func (f *launchFlags) job(ctx context.Context) (*launch.Job, error) {
 	if job.Stdin, err = launch.ParseStdin(f.stdin, job.World.Size()); err != nil {
 		return nil, err
 	}
+	if job.Bind, err = launch.ParseBind(f.bind); err != nil {
+		return nil, err
+	}
+	if err := launch.CheckGPUs(f.gpus, f.isolate); err != nil {
+		return nil, err
+	}
+	job.GPUs, job.GPUIsolate, job.ReportBindings = f.gpus, f.isolate, f.bindings
 	if job.Compat, err = launch.ParseCompat(f.compat); err != nil {
 		return nil, err
 	}

@@ -92,6 +92,11 @@ func (f *launchFlags) launchCommand(cmd *cobra.Command, argv []string) error {
 
 // conclude prints how a job ended and turns it into the exit status.
 func (f *launchFlags) conclude(cmd *cobra.Command, doc *report.Document, outcome *launch.Outcome, err error) error {
+	if outcome != nil {
+		for rank := range min(len(doc.Ranks), len(outcome.Places)) {
+			doc.Ranks[rank].CPUs, doc.Ranks[rank].GPU = outcome.Places[rank].CPUs, outcome.Places[rank].GPU
+		}
+	}
 	status := 0
 	switch {
 	case err != nil:

@@ -129,7 +129,7 @@ func refuse(r wireRank, err error) *execError {
 }
 
 // spawn starts a rank. It must be called on a thread that lives as long as the process: ranks are killed when
-// that thread ends.
+// that thread ends, and are bound to CPUs by being started while that thread is.
 func spawn(path string, r wireRank, null int) (pid int, fail *execError) {
 	stdin := r.Stdin
 	if stdin < 0 {
@@ -143,7 +143,12 @@ func spawn(path string, r wireRank, null int) (pid int, fail *execError) {
 	if env == nil {
 		env = []string{} // nil would be the keeper's own
 	}
-	pid, err := syscall.ForkExec(path, r.Argv, &syscall.ProcAttr{
+	unbind, err := bindThread(r.CPUs)
+	if err != nil {
+		return 0, &execError{stdio.StatusLauncher, fmt.Sprintf("binding it to CPUs %v: %v", r.CPUs, err)}
+	}
+	defer unbind()
+	pid, err = syscall.ForkExec(path, r.Argv, &syscall.ProcAttr{
 		Dir:   r.Dir,
 		Env:   env,
 		Files: files,

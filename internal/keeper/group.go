@@ -126,7 +126,7 @@ func (g *Group) launchKeeper(sink Sink) (start launch, err error) {
 		if g.ranks[spec.Rank] != nil {
 			return launch{}, fmt.Errorf("rank %d is given twice", spec.Rank)
 		}
-		w := wireRank{Rank: spec.Rank, Argv: spec.Argv, Env: spec.Env, Dir: spec.Dir, Stdin: -1}
+		w := wireRank{Rank: spec.Rank, Argv: spec.Argv, Env: spec.Env, Dir: spec.Dir, Stdin: -1, CPUs: spec.CPUs}
 		out := &rankOutput{tail: stdio.NewTail(g.spec.LastLines)}
 		for _, stream := range []stdio.Stream{stdio.Stdout, stdio.Stderr} {
 			r, spare, wr, err := pipe()

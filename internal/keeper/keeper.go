@@ -48,6 +48,7 @@ type RankSpec struct {
 	Dir             string     // working directory; "" is the agent's
 	Files           []*os.File // become descriptors 3, 4, ... of the rank; the caller may close them after Start
 	Stdin           *os.File   // nil: /dev/null
+	CPUs            []int      // that it may run on; none: as its keeper
 }
 
 // Spec is what one keeper looks after: the ranks of one node in one generation of a job.

@@ -42,6 +42,7 @@ type wireRank struct {
 	Stdout, Stderr int
 	Readers        []int // other ends of Stdout and Stderr: the keeper reads them when the agent no longer does
 	Files          []int
+	CPUs           []int
 }
 
 type reportKind uint8

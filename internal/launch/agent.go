@@ -227,8 +227,14 @@ func (a *agent) newCrew(generation uint32) error {
 func (a *agent) tell(ctx context.Context, ev keeper.Event) {
 	switch e := ev.(type) {
 	case keeper.Started:
-		a.send(ctx, &pb.FromAgent{Kind: &pb.FromAgent_RankStarted{RankStarted: &pb.RankStarted{
-			Rank: int32(e.Rank), Pid: int32(e.PID), UnixNs: e.At.UnixNano()}}})
+		started := &pb.RankStarted{Rank: int32(e.Rank), Pid: int32(e.PID), UnixNs: e.At.UnixNano()}
+		if s := a.crew.seatOf(e.Rank); a.crew.seats != nil {
+			started.Cpus, started.Gpu = s.cpus.String(), s.gpu
+			started.Place = s.text()
+		} else if a.crew.start.GetReportBindings() {
+			started.Place = seat{}.text()
+		}
+		a.send(ctx, &pb.FromAgent{Kind: &pb.FromAgent_RankStarted{RankStarted: started}})
 	case keeper.Exited:
 		a.send(ctx, &pb.FromAgent{Kind: &pb.FromAgent_RankExited{RankExited: &pb.RankExited{
 			Rank: int32(e.Rank), ExitCode: int32(e.Code), Signal: int32(e.Signal), CoreDumped: e.CoreDumped,

@@ -26,6 +26,7 @@ type crew struct {
 	pmi        []*pmiSocket   // of MPI programs
 	files      rankFiles      // their output, as well
 	stdin      *stdinFeed     // their input; nil: none reads any
+	seats      []seat         // where they are, in their order; nil: nobody asked
 	link       *session.AgentLink
 	log        *slog.Logger
 }
@@ -100,6 +101,10 @@ func (c *crew) begin(ctx context.Context, a *agent, start *pb.Start) error {
 		}
 		spec.Ranks = append(spec.Ranks, rank)
 	}
+	if err := c.place(ctx, spec.Ranks); err != nil {
+		abandon()
+		return err
+	}
 	if c.files, err = a.cfg.Output.open(spec.Ranks, c.generation > a.cfg.Generation); err != nil {
 		abandon()
 		return err
@@ -172,11 +177,25 @@ func (c *crew) close() {
 // Output sends a rank's output up. While the parent takes none, the rank is held back.
 func (c *crew) Output(rank int, stream stdio.Stream, data []byte, at time.Time) {
 	if err := c.files.write(rank, stream, data); err != nil {
-		c.send(&pb.FromAgent{Kind: &pb.FromAgent_Log{Log: &pb.AgentLog{
-			Level: levelNotice, Text: err.Error() + "; from here on the file lacks output"}}})
+		c.notice(err.Error() + "; from here on the file lacks output")
 	}
 	c.send(&pb.FromAgent{Kind: &pb.FromAgent_Output{Output: &pb.Output{
 		Rank: int32(rank), Stream: int32(stream), Data: data, UnixNs: at.UnixNano()}}})
+}
+
+// notice tells the user something about this node.
+func (c *crew) notice(text string) {
+	c.send(&pb.FromAgent{Kind: &pb.FromAgent_Log{Log: &pb.AgentLog{Level: levelNotice, Text: text}}})
+}
+
+// seatOf is where a rank is; the zero seat if nobody asked.
+func (c *crew) seatOf(rank int) seat {
+	for i, r := range c.start.GetRanks() {
+		if int(r.GetRank()) == rank && i < len(c.seats) {
+			return c.seats[i]
+		}
+	}
+	return seat{}
 }
 
 // send tells the parent something about these ranks, from any goroutine.

@@ -76,12 +76,8 @@ func (j *Job) RankVariables(rank int, attempt Attempt) []Variable {
 	}
 	list = append(list, j.pmiVariables(rank)...)
 	list = append(list, j.compatVariables(rank)...)
-	if devices := j.Hosts[node].Devices; devices != nil {
-		words := make([]string, 0, len(devices))
-		for _, d := range devices {
-			words = append(words, n(d))
-		}
-		list = append(list, Variable{"CUDA_VISIBLE_DEVICES", strings.Join(words, ","), "what --include or --exclude left of this node's GPUs"})
+	if gpus := j.gpus(node); gpus != "" {
+		list = append(list, Variable{"CUDA_VISIBLE_DEVICES", gpus, "what --gpus, --include or --exclude left of this node's GPUs"})
 	}
 	return list
 }

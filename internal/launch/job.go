@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -32,6 +33,11 @@ type Job struct {
 	SSH        SSH      // how hosts that are not this one are reached
 	OutputDir  string   // on each node, for a file per rank and stream; "": none
 	Interfaces []string // network interfaces to use, by their exact names; none: found out
+
+	Bind           string // of ranks to CPUs; see Binds
+	GPUs           string // that ranks may use on every node, as in CUDA_VISIBLE_DEVICES; "": all, or the host's Devices
+	GPUIsolate     bool   // each rank sees one GPU
+	ReportBindings bool   // say where ranks were put
 
 	PMI         bool   // ranks may be MPI programs that ask by PMI
 	Compat      string // whose variables ranks get besides; see Compats
@@ -74,6 +80,18 @@ func (j *Job) AgentCommand(node int) []string {
 		return j.SSH.args(target)
 	}
 	return nil
+}
+
+// gpus are what the ranks of a node may use, as in CUDA_VISIBLE_DEVICES, if somebody said so.
+func (j *Job) gpus(node int) string {
+	if j.GPUs != "" {
+		return j.GPUs
+	}
+	words := make([]string, 0, len(j.Hosts[node].Devices))
+	for _, d := range j.Hosts[node].Devices {
+		words = append(words, strconv.Itoa(d))
+	}
+	return strings.Join(words, ",")
 }
 
 // Number is a rank as the user counts it.

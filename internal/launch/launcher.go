@@ -36,7 +36,14 @@ type Outcome struct {
 	Cause   *pb.Cause     // nil: every rank ended with status 0
 	Reports [][]byte      // of the ranks, by rank; nil where a rank did not report
 	Ended   []bool        // by rank: it ended with status 0
+	Places  []RankPlace   // by rank
 	Started time.Duration // from the command to the first barrier that all ranks passed, or to their start; 0 if never
+}
+
+// RankPlace is where a rank was put on its node; "" where nothing was bound, or no GPU is known.
+type RankPlace struct {
+	CPUs string // as 0-15,64
+	GPU  string // as CUDA names it
 }
 
 // ExitStatus is what mkrun launch ends with.
@@ -99,6 +106,7 @@ func Run(ctx context.Context, job *Job, opts Options) (*Outcome, error) {
 	}
 	for _, r := range l.machine.ranks {
 		out.Reports = append(out.Reports, r.report)
+		out.Places = append(out.Places, RankPlace{CPUs: r.place.GetCpus(), GPU: r.place.GetGpu()})
 		out.Ended = append(out.Ended, r.exit != nil && r.exit.GetExitCode() == 0 && r.exit.GetSignal() == 0 && r.exit.GetExecError() == "")
 	}
 	return out, nil
@@ -363,6 +371,10 @@ func (l *launcher) take(ev session.HeadEvent) []order {
 		return m.factsFrom(node, k.Facts.GetJson())
 	case *pb.FromAgent_RankStarted:
 		m.started(int(k.RankStarted.GetRank()), int(k.RankStarted.GetPid()))
+		m.ranks[k.RankStarted.GetRank()].place = k.RankStarted
+		if l.job.ReportBindings {
+			fmt.Fprintf(l.opts.Notices, "mkrun: rank %d on %s: %s\n", l.job.Number(int(k.RankStarted.GetRank())), l.job.Hosts[node].Name, k.RankStarted.GetPlace())
+		}
 		if !l.job.Session && l.started == 0 && m.allStarted() {
 			l.started = time.Since(l.opts.Begin)
 		}

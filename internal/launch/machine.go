@@ -61,6 +61,7 @@ type rankState struct {
 	phase  rankPhase
 	pid    int
 	report []byte
+	place  *pb.RankStarted // where it was put
 	exit   *pb.RankExited
 	abort  bool // asked for an abort itself
 }
@@ -156,6 +157,7 @@ func (m *machine) begin() []order {
 			AbortGraceMs: m.job.AbortGrace.Milliseconds(),
 			GraceMs:      m.job.Grace.Milliseconds(),
 		}
+		start.Bind, start.Gpus, start.GpuIsolate, start.ReportBindings = m.job.Bind, m.job.gpus(node), m.job.GPUIsolate, m.job.ReportBindings
 		if m.job.PMI {
 			start.PmiMapping = m.job.pmiMapping()
 		}

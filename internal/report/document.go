@@ -125,6 +125,9 @@ type Rank struct {
 	GFlops     float64 `json:"gflops,omitempty"`
 	IntraBytes int64   `json:"intra_bytes"` // written by this rank in one call
 	InterBytes int64   `json:"inter_bytes"`
+
+	CPUs string `json:"cpus,omitempty"` // that it was bound to, as 0-15,64
+	GPU  string `json:"gpu,omitempty"`  // of its local rank, as CUDA names it
 }
 
 // Failure is why a job did not run to its end.

@@ -1379,6 +1379,9 @@ type RankStarted struct {
 	Rank          int32                  `protobuf:"varint,1,opt,name=rank,proto3" json:"rank,omitempty"`
 	Pid           int32                  `protobuf:"varint,2,opt,name=pid,proto3" json:"pid,omitempty"`
 	UnixNs        int64                  `protobuf:"varint,3,opt,name=unix_ns,json=unixNs,proto3" json:"unix_ns,omitempty"`
+	Cpus          string                 `protobuf:"bytes,4,opt,name=cpus,proto3" json:"cpus,omitempty"`   // that it was bound to, as 0-15,64; "": not bound
+	Gpu           string                 `protobuf:"bytes,5,opt,name=gpu,proto3" json:"gpu,omitempty"`     // that is its own by its local rank, named as CUDA does; "": none is known
+	Place         string                 `protobuf:"bytes,6,opt,name=place,proto3" json:"place,omitempty"` // why there, for people; "": nobody asked
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1432,6 +1435,27 @@ func (x *RankStarted) GetUnixNs() int64 {
 		return x.UnixNs
 	}
 	return 0
+}
+
+func (x *RankStarted) GetCpus() string {
+	if x != nil {
+		return x.Cpus
+	}
+	return ""
+}
+
+func (x *RankStarted) GetGpu() string {
+	if x != nil {
+		return x.Gpu
+	}
+	return ""
+}
+
+func (x *RankStarted) GetPlace() string {
+	if x != nil {
+		return x.Place
+	}
+	return ""
 }
 
 type RankExited struct {
@@ -3071,11 +3095,14 @@ const file_internal_session_sessionpb_session_proto_rawDesc = "" +
 	"gpuIsolate\x12'\n" +
 	"\x0freport_bindings\x18\b \x01(\bR\x0ereportBindings\x12\x1f\n" +
 	"\vpmi_mapping\x18\t \x01(\tR\n" +
-	"pmiMapping\"L\n" +
+	"pmiMapping\"\x88\x01\n" +
 	"\vRankStarted\x12\x12\n" +
 	"\x04rank\x18\x01 \x01(\x05R\x04rank\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\x05R\x03pid\x12\x17\n" +
-	"\aunix_ns\x18\x03 \x01(\x03R\x06unixNs\"\xd6\x01\n" +
+	"\aunix_ns\x18\x03 \x01(\x03R\x06unixNs\x12\x12\n" +
+	"\x04cpus\x18\x04 \x01(\tR\x04cpus\x12\x10\n" +
+	"\x03gpu\x18\x05 \x01(\tR\x03gpu\x12\x14\n" +
+	"\x05place\x18\x06 \x01(\tR\x05place\"\xd6\x01\n" +
 	"\n" +
 	"RankExited\x12\x12\n" +
 	"\x04rank\x18\x01 \x01(\x05R\x04rank\x12\x1b\n" +
