@@ -4,7 +4,7 @@
 #
 #   scripts/setup.sh build   Go, a C compiler with the C library's headers, make, git
 #   scripts/setup.sh lint    shellcheck (goes on without)
-#   scripts/setup.sh testbed what scripts/testbed.sh makes hosts of: network namespaces, sshd, packet filter; MPICH
+#   scripts/setup.sh testbed what scripts/testbed.sh makes hosts of: network namespaces, sshd, packet filter; MPICH, Slurm
 #   scripts/setup.sh cuda    a C++ compiler, python3 with pip (nvcc itself: scripts/cuda-toolchain.sh)
 set -euo pipefail
 
@@ -82,6 +82,8 @@ case ${1:-build} in
     need nftables command -v nft
     need mpich command -v mpicc.mpich
     need libmpich-dev test -e /usr/include/x86_64-linux-gnu/mpich/mpi.h -o -e /usr/include/mpich/mpi.h
+    need slurm-wlm command -v slurmctld
+    need munge command -v munged
     install_missing
     ;;
   cuda)

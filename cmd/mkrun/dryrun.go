@@ -44,11 +44,11 @@ func dryRun(w io.Writer, job *launch.Job) error {
 	}
 	if job.Remote() {
 		b.WriteString("\nagents are started by\n")
-		for node, h := range job.Hosts {
-			if command := job.AgentCommand(node); command != nil {
+		for node := range job.Hosts {
+			if command, otherwise := job.AgentStart(node); command != nil {
 				fmt.Fprintf(&b, "  %s\n", quoted(command))
 			} else {
-				fmt.Fprintf(&b, "  a child of this process, for %s\n", h.Name)
+				fmt.Fprintf(&b, "  %s\n", otherwise)
 			}
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/mkrun/mkrun/internal/hosts"
 	"github.com/mkrun/mkrun/internal/launch"
 	"github.com/mkrun/mkrun/internal/plan"
+	"github.com/mkrun/mkrun/internal/session"
 	"github.com/mkrun/mkrun/internal/stdio"
 )
 
@@ -31,11 +32,16 @@ type hostFlags struct {
 	remoteMkrun    string
 	connectTimeout time.Duration
 	iface          []string
+
+	secret    string
+	agentPort int
+	join      joinFlags
 }
 
 func (f *hostFlags) add(cmd *cobra.Command) {
 	f.addPool(cmd)
 	fs := cmd.PersistentFlags()
+	f.join.add(cmd)
 	fs.IntVarP(&f.n, "ranks", "n", 0, "ranks in all (0: as many as the hosts have slots)")
 	fs.StringVar(&f.mapBy, "map-by", "block", "deal ranks to hosts: block fills one before the next, cyclic gives each one in turn")
 	changed := func(name string) func() bool { return func() bool { return fs.Changed(name) } }
@@ -51,13 +57,15 @@ func (f *hostFlags) addPool(cmd *cobra.Command) {
 	fs.BoolVar(&f.batch, "batch", false, "the hosts and slots that the batch system gave this job (Slurm, PBS or LSF)")
 	fs.StringVar(&f.include, "include", "", "only these hosts, or these GPUs of them: a@b:0,2@node[1-4]")
 	fs.StringVar(&f.exclude, "exclude", "", "all but these hosts, or these GPUs of them")
-	fs.StringVar(&f.agent, "agent", "auto", "how agents are started: auto (children on this host, ssh to others), ssh or local")
+	fs.StringVar(&f.agent, "agent", "auto", "how agents are started: auto (children on this host, srun in a Slurm job, ssh to others), ssh, local, srun, or standing (they run already: mkrun agent --listen)")
 	fs.StringVar(&f.sshCmd, "ssh-cmd", "ssh", "the ssh to use, with words of its own; quotes keep blanks")
 	fs.StringArrayVar(&f.sshOpts, "ssh-opts", nil, "further words for ssh before the host; may be repeated")
 	fs.StringVar(&f.remoteMkrun, "remote-mkrun", launch.DefaultRemoteMkrun, "mkrun on the other hosts: a path, or a name in the PATH there")
 	fs.DurationVar(&f.connectTimeout, "connect-timeout", launch.DefaultConnectTimeout, "that ssh waits for a host")
 	fs.StringSliceVar(&f.iface, "iface", nil, "network interfaces to use on all hosts, by exact names (default: those at which hosts reach each other)")
-	_ = cmd.RegisterFlagCompletionFunc("agent", cobra.FixedCompletions([]string{"auto", "ssh", "local"}, cobra.ShellCompDirectiveNoFileComp))
+	fs.IntVar(&f.agentPort, "agent-port", launch.DefaultStandingPort, "where standing agents listen")
+	fs.StringVar(&f.secret, "secret", "", "file with the secret of your standing agents (default: mkrun/secret in your configuration folder)")
+	_ = cmd.RegisterFlagCompletionFunc("agent", cobra.FixedCompletions(launch.Reaches, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // pool reads the hosts that were named; nil if none were.
@@ -81,8 +89,14 @@ func (f *hostFlags) pool() ([]hosts.Host, error) {
 			pool, err = hosts.FromBatch(os.LookupEnv)
 		}
 	}
+	if f.join.file != "" {
+		given++
+		if err == nil {
+			pool, err = f.join.hosts()
+		}
+	}
 	if given > 1 {
-		return nil, errors.New("-H, --hostfile and --batch exclude each other")
+		return nil, errors.New("-H, --hostfile, --batch and --join exclude each other")
 	}
 	return pool, err
 }
@@ -101,7 +115,7 @@ func (f *hostFlags) place(ctx context.Context, world *worldFlags, job *launch.Jo
 	if err != nil {
 		return err
 	}
-	if pool != nil && f.nodesGiven() {
+	if f.join.file == "" && pool != nil && f.nodesGiven() {
 		return errors.New("--nodes pretends nodes on this host; with named hosts leave it out")
 	}
 	pretend := pool == nil
@@ -169,8 +183,46 @@ func (f *hostFlags) place(ctx context.Context, world *worldFlags, job *launch.Jo
 	if err := job.SSH.Check(); err != nil {
 		return fmt.Errorf("--remote-mkrun: %w", err)
 	}
+	if err := f.ways(&reach, job); err != nil {
+		return err
+	}
 	job.Hosts, err = launch.Resolve(ctx, placed.Hosts, reach)
+	if f.join.file != "" {
+		job.Hosts[0].By = launch.ReachLocal
+	}
 	return err
+}
+
+// ways fills in what the way needs by which agents are started.
+func (f *hostFlags) ways(reach *launch.Reach, job *launch.Job) (err error) {
+	if f.join.file != "" {
+		*reach = launch.ReachJoin
+		job.Join, err = f.join.joining()
+		return err
+	}
+	switch *reach {
+	case launch.ReachAuto:
+		if _, slurm := os.LookupEnv("SLURM_JOB_ID"); f.batch && slurm {
+			*reach = launch.ReachSrun
+		}
+	case launch.ReachSrun:
+		if _, slurm := os.LookupEnv("SLURM_JOB_ID"); !slurm {
+			return errors.New("--agent srun: this is not in a Slurm job (SLURM_JOB_ID is not set); inside salloc or sbatch use --batch")
+		}
+	case launch.ReachStanding:
+		if f.agentPort < 1 || f.agentPort > 65535 {
+			return fmt.Errorf("--agent-port %d is not a port", f.agentPort)
+		}
+		path, err := secretFile(f.secret)
+		if err != nil {
+			return err
+		}
+		job.Standing.Port = f.agentPort
+		if job.Standing.Secret, err = session.ReadSecretFile(path); err != nil {
+			return fmt.Errorf("--agent standing: %w", err)
+		}
+	}
+	return nil
 }
 
 // refuse ends a launch before anything was started: with 125 if the hosts have no room for it, else as a command

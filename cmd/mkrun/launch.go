@@ -134,6 +134,7 @@ The first failure ends the job with one message. Exit status: 0; the first faili
 	}
 	f.world.add(cmd)
 	f.hosts.add(cmd)
+	f.hosts.join.nodes = &f.world.nodes
 	f.run.add(cmd)
 	fs := cmd.PersistentFlags()
 	fs.DurationVar(&f.timeout, "timeout", 0, "end the job this long after the command, e.g. 90s or 2h (0: never)")

@@ -18,9 +18,9 @@ func main() {
 
 // run is main without the process: what it returns is the exit status.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	if len(args) > 0 {
+	if len(args) == 1 { // members have no command line
 		if member, ok := members[args[0]]; ok {
-			return member(ctx, args[1:], stdin, stderr)
+			return member(ctx, stdin, stderr)
 		}
 	}
 	root := newRoot()

@@ -197,6 +197,9 @@ func (f *launchFlags) launchOperator(cmd *cobra.Command, op *operatorFlags) erro
 	if err != nil {
 		return &usageError{cmd.CommandPath(), err}
 	}
+	if joined, err := f.hosts.join.run(cmd.Context(), cmd, f.startTimeout); joined {
+		return err
+	}
 	job, err := f.job(cmd.Context())
 	if err != nil {
 		return f.refuse(cmd, err)

@@ -4,7 +4,6 @@ package e2e
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -57,6 +56,9 @@ func testMain(m *testing.M) int {
 		return fail("making the test bed (root and `scripts/setup.sh testbed` are needed)", err, out)
 	}
 	down := func() {
+		if out, err := slurmDown(); err != nil {
+			fail("ending Slurm", err, out)
+		}
 		if out, err := exec.Command(bed.script, "down", bed.dir).CombinedOutput(); err != nil {
 			fail("taking the test bed away", err, out)
 		}
@@ -153,18 +155,25 @@ func beginMkrunWith(t *testing.T, input string, args ...string) *job {
 		t.Fatal(err)
 	}
 	defer func() { _ = stdin.Close() }()
-	ctx, cancel := context.WithTimeout(t.Context(), jobLimit)
-	argv := append([]string{"exec", bed.dir, "h1", bed.mkrun}, args...)
-	j := &job{cmd: exec.CommandContext(ctx, bed.script, argv...), begun: time.Now(), done: make(chan struct{})}
-	j.cmd.Stdin, j.cmd.Stdout, j.cmd.Stderr = stdin, &j.stdout, &j.stderr
+	cmd := exec.CommandContext(t.Context(), bed.script, append([]string{"exec", bed.dir, "h1", bed.mkrun}, args...)...)
+	cmd.Stdin = stdin
+	return start(t, cmd)
+}
+
+// start starts a command that is a job.
+func start(t *testing.T, cmd *exec.Cmd) *job {
+	t.Helper()
+	j := &job{cmd: cmd, begun: time.Now(), done: make(chan struct{})}
+	j.cmd.Stdout, j.cmd.Stderr = &j.stdout, &j.stderr
 	j.cmd.WaitDelay = time.Second
 	if err := j.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	limit := time.AfterFunc(jobLimit, func() { _ = j.cmd.Process.Kill() })
 	go func() {
 		_ = j.cmd.Wait() // its status is looked at
 		j.took = time.Since(j.begun)
-		cancel()
+		limit.Stop()
 		close(j.done)
 	}()
 	t.Cleanup(func() {
@@ -210,14 +219,15 @@ func (j *job) waitForStderr(t *testing.T, word string) {
 	}
 }
 
-// onHost lists the processes of a host that are not sshd's.
+// onHost lists the processes of a host that are not sshd's or standing agents.
 func onHost(t *testing.T, host string) map[string]string {
 	t.Helper()
 	found := map[string]string{}
 	for _, pid := range strings.Fields(script(t, "pids", host)) {
 		cmdline, err := os.ReadFile("/proc/" + pid + "/cmdline")
 		line := strings.TrimSpace(strings.ReplaceAll(string(cmdline), "\x00", " "))
-		if err != nil || line == "" || strings.HasPrefix(line, "sshd:") || strings.HasPrefix(line, "/usr/sbin/sshd") {
+		if err != nil || line == "" || strings.HasPrefix(line, "sshd:") || strings.HasPrefix(line, "/usr/sbin/sshd") ||
+			strings.HasPrefix(line, bed.mkrun+" agent --listen") {
 			continue
 		}
 		found[pid] = line

@@ -1,42 +1,68 @@
 package launch
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 
 	"github.com/mkrun/mkrun/internal/session"
 )
 
 // AgentConfig is what an agent is told, over its stdin, by whoever starts it: first the job's secret,
-// then this as one line of JSON. The pipe stays open: its end is a sign that the launcher is gone.
+// then this as JSON behind its length. The pipe stays open: its end is a sign that the launcher is gone.
 type AgentConfig struct {
-	Job        string      `json:"job"`
-	Generation uint32      `json:"generation"`
-	Node       int         `json:"node"`
-	Nodes      int         `json:"nodes"`
-	Name       string      `json:"name"`
-	Address    string      `json:"address"`               // to bind gossip and, later, the ranks to; "": the agent finds it
-	Candidates []string    `json:"candidates,omitempty"`  // addresses that the launcher knows this host by
-	Interfaces []string    `json:"interfaces,omitempty"`  // to take the address from, whatever the candidates
-	InheritEnv bool        `json:"inherit_env,omitempty"` // ranks start from this host's environment; what they are sent is put over it
-	Output     OutputFiles `json:"output"`
-	Parents    []string    `json:"parents"` // host:port of the parent, any of which may work
-	Verbose    bool        `json:"verbose"`
+	Job        string   `json:"job"`
+	Generation uint32   `json:"generation"`
+	Nodes      int      `json:"nodes"`
+	Interfaces []string `json:"interfaces,omitempty"`  // to take the address from, whatever the candidates
+	InheritEnv bool     `json:"inherit_env,omitempty"` // ranks start from this host's environment; what they are sent is put over it
+	Parents    []string `json:"parents"`               // host:port of the parent, any of which may work
+	Verbose    bool     `json:"verbose"`
+
+	AgentPart                      // of this agent, or
+	Parts     map[string]AgentPart `json:"parts,omitempty"` // of all that are told the same, by the name Slurm has for their node
 }
 
-// maxAgentConfig bounds what an agent reads before it knows anything: a thousand parents still fit.
-const maxAgentConfig = 64 << 10
+// AgentPart is what differs from agent to agent.
+type AgentPart struct {
+	Node       int         `json:"node"`
+	Name       string      `json:"name"`
+	Address    string      `json:"address"`              // to bind gossip and, later, the ranks to; "": the agent finds it
+	Candidates []string    `json:"candidates,omitempty"` // addresses that the launcher knows this host by
+	Output     OutputFiles `json:"output"`
+}
+
+// slurmNode is the variable in which Slurm tells a process its node's name. Several nodes may be one machine.
+const slurmNode = "SLURMD_NODENAME"
+
+// choosePart takes the agent's own part.
+func (c *AgentConfig) choosePart() error {
+	if c.Parts == nil {
+		return nil
+	}
+	name := os.Getenv(slurmNode)
+	part, ok := c.Parts[name]
+	if !ok {
+		return fmt.Errorf("%s is %q, which is no node of this job", slurmNode, name)
+	}
+	c.AgentPart, c.Parts = part, nil
+	return nil
+}
+
+// maxAgentConfig bounds what an agent reads before it knows anything: parts of ten thousand agents still fit.
+const maxAgentConfig = 8 << 20
 
 func (c AgentConfig) write(w io.Writer, secret session.Secret) error {
-	line, err := json.Marshal(c)
+	text, err := json.Marshal(c)
 	if err != nil {
 		return fmt.Errorf("encoding the configuration of node %d's agent: %w", c.Node, err)
 	}
 	if err := session.WriteSecret(w, secret); err != nil {
 		return fmt.Errorf("handing the secret to node %d's agent: %w", c.Node, err)
 	}
-	if _, err := w.Write(append(line, '\n')); err != nil {
+	if _, err := w.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(text))), text...)); err != nil {
 		return fmt.Errorf("configuring node %d's agent: %w", c.Node, err)
 	}
 	return nil
@@ -49,28 +75,19 @@ func readAgentConfig(r io.Reader) (AgentConfig, session.Secret, error) {
 	if err != nil {
 		return c, secret, fmt.Errorf("reading the job's secret from stdin: %w", err)
 	}
-	line, err := readLine(r, maxAgentConfig)
-	if err != nil {
-		return c, secret, fmt.Errorf("reading the agent's configuration from stdin: %w", err)
+	var size uint32
+	if err := binary.Read(r, binary.BigEndian, &size); err != nil {
+		return c, secret, fmt.Errorf("reading the agent's configuration: %w", err)
 	}
-	if err := json.Unmarshal(line, &c); err != nil {
+	if size > maxAgentConfig {
+		return c, secret, fmt.Errorf("reading the agent's configuration: it has %d bytes; the most is %d", size, maxAgentConfig)
+	}
+	text := make([]byte, size)
+	if _, err := io.ReadFull(r, text); err != nil {
+		return c, secret, fmt.Errorf("reading the agent's configuration: %w", err)
+	}
+	if err := json.Unmarshal(text, &c); err != nil {
 		return c, secret, fmt.Errorf("decoding the agent's configuration: %w", err)
 	}
-	return c, secret, nil
-}
-
-// readLine reads up to a newline byte by byte, so that what follows stays in r.
-func readLine(r io.Reader, limit int) ([]byte, error) {
-	var line []byte
-	b := make([]byte, 1)
-	for len(line) < limit {
-		if _, err := io.ReadFull(r, b); err != nil {
-			return nil, err
-		}
-		if b[0] == '\n' {
-			return line, nil
-		}
-		line = append(line, b[0])
-	}
-	return nil, fmt.Errorf("no end of line within %d bytes", limit)
+	return c, secret, c.choosePart()
 }

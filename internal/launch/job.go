@@ -31,6 +31,8 @@ type Job struct {
 
 	Numbers    []int    // of the ranks as the user counts them, by World's own; nil: the same
 	SSH        SSH      // how hosts that are not this one are reached
+	Standing   Standing // how agents that stand already are
+	Join       *Joining // how agents come that something else starts
 	OutputDir  string   // on each node, for a file per rank and stream; "": none
 	Interfaces []string // network interfaces to use, by their exact names; none: found out
 
@@ -54,15 +56,19 @@ type Job struct {
 type Host struct {
 	Name       string   // as the user wrote it
 	Address    string   // where the node's ranks and its agent listen; of other hosts as its agent says
-	Target     string   // what ssh is told to start its agent; "": it is this host
+	By         Reach    // how its agent is started; "": as a child of this process
+	Target     string   // what ssh is told to start its agent
 	Candidates []string // addresses that its name has here
 	Devices    []int    // GPUs its ranks may use; nil: all
 }
 
+// remote reports whether the host's agent is no child of this process.
+func (h Host) remote() bool { return h.By != "" && h.By != ReachLocal }
+
 // Remote reports whether any agent runs on another host. Then ranks have the environment of their own host, with Env
 // and their own variables over it; else they have nothing but those.
 func (j *Job) Remote() bool {
-	return slices.ContainsFunc(j.Hosts, func(h Host) bool { return h.Target != "" })
+	return slices.ContainsFunc(j.Hosts, Host.remote)
 }
 
 // spread reports whether nodes must reach each other from other machines. They need not where all were named by
@@ -74,12 +80,26 @@ func (j *Job) spread() bool {
 	})
 }
 
-// AgentCommand is the command line by which the agent of a node is started over ssh; nil for one on this host.
-func (j *Job) AgentCommand(node int) []string {
-	if target := j.Hosts[node].Target; target != "" {
-		return j.SSH.args(target)
+// AgentStart says for people how the agent of a node is started: the words of a command, or none and what else.
+func (j *Job) AgentStart(node int) (command []string, otherwise string) {
+	switch h := j.Hosts[node]; h.By {
+	case ReachSSH:
+		return j.SSH.args(h.Target), ""
+	case ReachSrun:
+		if node > 0 {
+			return nil, "the same srun, for " + h.Name
+		}
+		command, err := j.srunCommand()
+		if err != nil {
+			return nil, err.Error()
+		}
+		return command, ""
+	case ReachStanding:
+		return nil, fmt.Sprintf("the standing agent at %s, port %d", h.Name, j.Standing.Port)
+	case ReachJoin:
+		return nil, "mkrun launch --join itself, on " + h.Name
 	}
-	return nil
+	return nil, "a child of this process, for " + j.Hosts[node].Name
 }
 
 // gpus are what the ranks of a node may use, as in CUDA_VISIBLE_DEVICES, if somebody said so.

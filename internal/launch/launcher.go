@@ -90,7 +90,9 @@ func Run(ctx context.Context, job *Job, opts Options) (*Outcome, error) {
 	go func() { served <- l.head.Serve(context.WithoutCancel(ctx), listener) }()
 
 	l.output = newOutputQueue(opts.Mux)
-	l.startAgents(ctx, parents)
+	if err := l.startAgents(ctx, parents); err != nil {
+		l.machine.fail(noPlace(pb.Cause_LAUNCHER, err.Error(), stdio.StatusLauncher))
+	}
 	l.follow(ctx)
 	l.machine.conclude()
 	l.end()
@@ -122,7 +124,7 @@ type launcher struct {
 	came    chan arrival    // one for each node
 	gone    chan int        // nodes whose agent process has ended
 	starts  context.CancelFunc
-	overSSH *sshStarter
+	by      map[Reach]starter
 	pending int // nodes that have not arrived
 	output  *outputQueue
 	stdin   *stdinSource // nil: not read
@@ -164,55 +166,6 @@ func listen(ctx context.Context, job *Job) (net.Listener, []string, error) {
 		return nil, nil, fmt.Errorf("listening for agents: %w", err)
 	}
 	return listener, parents, nil
-}
-
-// startAgents begins to start the agents; what becomes of each is an arrival.
-func (l *launcher) startAgents(ctx context.Context, parents []string) {
-	l.agents = make([]*agentProcess, len(l.job.Hosts))
-	l.pending = len(l.job.Hosts)
-	ctx, l.starts = context.WithCancel(ctx)
-	var log io.Writer
-	if l.opts.Verbose {
-		log = l.opts.Notices
-	}
-	targets := make([]string, 0, len(l.job.Hosts))
-	for _, h := range l.job.Hosts {
-		targets = append(targets, h.Target)
-	}
-	l.overSSH = newSSHStarter(l.job.SSH, targets, log, func(node int, text string) {
-		fmt.Fprintf(l.opts.Notices, "mkrun: %s (node %d): %s\n", l.job.Hosts[node].Name, node, text)
-	})
-	for node, host := range l.job.Hosts {
-		cfg := AgentConfig{
-			Job: l.job.ID, Generation: firstGeneration, Node: node, Nodes: len(l.job.Hosts), Name: host.Name,
-			Parents: parents, Verbose: l.opts.Verbose, Output: l.outputFiles(node),
-		}
-		cfg.InheritEnv = l.job.Remote()
-		if l.job.spread() {
-			cfg.Candidates, cfg.Interfaces = host.Candidates, l.job.Interfaces
-		} else {
-			cfg.Address = host.Address
-		}
-		var by starter = l.overSSH
-		if host.Target == "" {
-			by = localStarter{log}
-		}
-		go func() {
-			agent, err := by.start(ctx, cfg, l.secret)
-			l.came <- arrival{node, agent, err}
-		}()
-	}
-}
-
-// startFailures says why agents have not come, where that is known.
-func (l *launcher) startFailures() string {
-	text := ""
-	for node, a := range l.agents {
-		if err := l.overSSH.lastFailure(node); a == nil && err != nil {
-			text += fmt.Sprintf("\n  %s (node %d): %v", l.job.Hosts[node].Name, node, err)
-		}
-	}
-	return text
 }
 
 // arrive takes note of an agent's process, or of why there is none.
@@ -340,8 +293,8 @@ func (l *launcher) take(ev session.HeadEvent) []order {
 		if end := l.howItEnded(node); end != "" {
 			why = end // says more than that the connection broke
 		}
-		if a := l.agents[node]; a != nil && l.job.Hosts[node].Target != "" {
-			a.kill() // an ssh to a host that is cut off would be waited for
+		if a, by := l.agents[node], l.job.Hosts[node].By; a != nil && by != ReachSrun && l.job.Hosts[node].remote() {
+			a.kill() // an ssh to a host that is cut off would be waited for; an srun is that of the others too
 		}
 		return m.lost(node, why)
 	case ev.Left:
@@ -513,6 +466,7 @@ func (l *launcher) end() {
 			l.pending--
 		}
 	}
+	l.closeWays()
 	if err := l.head.Broadcast(&pb.ToAgent{Kind: &pb.ToAgent_Shutdown{Shutdown: &pb.Shutdown{}}}); err != nil {
 		l.opts.Log.Warn("dismissing the agents", "error", err)
 	}

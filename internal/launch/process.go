@@ -3,6 +3,8 @@ package launch
 import (
 	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -26,15 +28,20 @@ type starter interface {
 	start(ctx context.Context, cfg AgentConfig, secret session.Secret) (*agentProcess, error)
 }
 
-// agentProcess is the launcher's child that is an agent, or through which an agent on another host was started.
+// agentProcess is what the launcher holds of an agent that it started: a child, an ssh or srun to another host, or a
+// connection.
 type agentProcess struct {
-	cmd     *exec.Cmd
+	kill    func()         // ends it at once
 	stdin   io.WriteCloser // its end tells the agent that the launcher is gone
 	words   *lastWords
 	explain func(end error, said string) string
 	exited  chan struct{} // closed when the process has ended
 	done    chan struct{} // closed when its last words are here too
 	err     error         // how it ended; valid once exited is closed
+}
+
+func newAgentProcess(explain func(error, string) string) *agentProcess {
+	return &agentProcess{words: &lastWords{}, explain: explain, exited: make(chan struct{}), done: make(chan struct{})}
 }
 
 // outputDelay bounds how long processes that a child leaves behind can hold up its end by keeping its output open.
@@ -44,7 +51,8 @@ const outputDelay = time.Second
 // launcher. Its stderr is kept, and goes to log too, if that is not nil. stdout may be nil.
 func launchProcess(cmd *exec.Cmd, stdout *os.File, log io.Writer, explain func(error, string) string) (*agentProcess, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	a := &agentProcess{cmd: cmd, words: &lastWords{}, explain: explain, exited: make(chan struct{}), done: make(chan struct{})}
+	a := newAgentProcess(explain)
+	a.kill = func() { _ = cmd.Process.Kill() }
 	var to io.Writer = a.words
 	if log != nil {
 		to = io.MultiWriter(a.words, log)
@@ -85,8 +93,63 @@ func launchProcess(cmd *exec.Cmd, stdout *os.File, log io.Writer, explain func(e
 	return a, nil
 }
 
-// kill ends the process at once.
-func (a *agentProcess) kill() { _ = a.cmd.Process.Kill() }
+// throughPipes starts a program through which an agent on another host is started, and configures the agent once it
+// says that it is there. If it does not, the result is the program, ended, with the error.
+func throughPipes(ctx context.Context, cmd *exec.Cmd, log io.Writer, explain func(error, string) string, cfg AgentConfig, secret session.Secret) (*agentProcess, error) {
+	stdout, theirs, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("making a pipe for %s: %w", cmd.Args[0], err)
+	}
+	a, err := launchProcess(cmd, theirs, log, explain)
+	_ = theirs.Close()
+	if err != nil {
+		_ = stdout.Close()
+		return nil, fmt.Errorf("starting %s: %w", cmd.Args[0], err)
+	}
+	stop := context.AfterFunc(ctx, a.kill)
+	err = awaitAgent(stdout)
+	if err == nil {
+		err = cfg.write(a.stdin, secret)
+	}
+	if !stop() && err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		_ = a.stdin.Close()
+		_ = stdout.Close()
+		a.reap()
+		return a, err
+	}
+	// Nothing more is expected; a full pipe must not hold anything up.
+	var copying sync.WaitGroup
+	copying.Go(func() { _, _ = io.Copy(io.Discard, stdout) })
+	go func() {
+		<-a.done
+		_ = stdout.Close()
+		copying.Wait()
+	}()
+	return a, nil
+}
+
+// reap waits for a process that is of no use any more.
+func (a *agentProcess) reap() {
+	select {
+	case <-a.done:
+	case <-time.After(outputDelay):
+		a.kill()
+		<-a.done
+	}
+}
+
+// withoutEOF adds why no agent came up to what is said of the process's end, but for the end of its output, which is
+// no news.
+func withoutEOF(text string, why error) string {
+	if !errors.Is(why, io.EOF) {
+		return text + ": " + why.Error()
+	}
+	_, shown, _ := strings.Cut(why.Error(), io.EOF.Error())
+	return text + shown
+}
 
 // end waits for the agent, which has been dismissed, and kills its process once ctx is done.
 func (a *agentProcess) end(ctx context.Context) {

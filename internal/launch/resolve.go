@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -17,18 +18,23 @@ type Reach string
 
 // The ways to start agents. Auto starts them as children on this host, over ssh on others.
 const (
-	ReachAuto  Reach = "auto"
-	ReachLocal Reach = "local"
-	ReachSSH   Reach = "ssh"
+	ReachAuto     Reach = "auto"
+	ReachLocal    Reach = "local"
+	ReachSSH      Reach = "ssh"
+	ReachSrun     Reach = "srun"     // by Slurm, inside one of its jobs
+	ReachStanding Reach = "standing" // they wait already
+	ReachJoin     Reach = "join"     // they come by themselves: the same command was started on each node
 )
+
+// Reaches are the values of --agent.
+var Reaches = []string{string(ReachAuto), string(ReachLocal), string(ReachSSH), string(ReachSrun), string(ReachStanding)}
 
 // ParseReach reads the value of --agent.
 func ParseReach(s string) (Reach, error) {
-	switch r := Reach(s); r {
-	case ReachAuto, ReachLocal, ReachSSH:
-		return r, nil
+	if slices.Contains(Reaches, s) {
+		return Reach(s), nil
 	}
-	return "", fmt.Errorf("--agent %q: known are auto, ssh and local", s)
+	return "", fmt.Errorf("--agent %q: known are %s", s, strings.Join(Reaches, ", "))
 }
 
 // lookupLimit bounds the look-up of all names. A name that is not known here may still mean something to ssh.
@@ -50,7 +56,14 @@ func Resolve(ctx context.Context, list []hosts.Host, reach Reach) ([]Host, error
 			atOnce <- struct{}{}
 			defer func() { <-atOnce }()
 			out[i] = Host{Name: h.Name, Devices: h.Devices, Candidates: lookup(ctx, h.Name)}
-			if reach == ReachSSH || reach == ReachAuto && (h.User != "" || !isOwn(out[i].Candidates, own)) {
+			out[i].By = reach
+			if reach == ReachAuto {
+				out[i].By = ReachLocal
+				if h.User != "" || !isOwn(out[i].Candidates, own) {
+					out[i].By = ReachSSH
+				}
+			}
+			if out[i].By == ReachSSH {
 				out[i].Target = h.Target()
 			}
 			if len(out[i].Candidates) > 0 {
@@ -59,7 +72,7 @@ func Resolve(ctx context.Context, list []hosts.Host, reach Reach) ([]Host, error
 		})
 	}
 	wg.Wait()
-	if !slices.ContainsFunc(out, func(h Host) bool { return h.Target != "" }) {
+	if !slices.ContainsFunc(out, Host.remote) {
 		for i := range out { // all are this host: what they say stays in it
 			out[i].Address = "127.0.0.1"
 		}

@@ -6,10 +6,8 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"os"
 	"os/exec"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/mkrun/mkrun/internal/session"
@@ -127,31 +125,16 @@ func (s SSH) mkrun() string {
 
 // sshStarter starts agents over ssh.
 type sshStarter struct {
+	failures
 	ssh     SSH
 	targets []string // by node
 	slots   chan struct{}
 	log     io.Writer // for what agents log; may be nil
 	notice  func(node int, text string)
-
-	mu     sync.Mutex
-	failed map[int]error // what the last try at a node came to, where there may be another
 }
 
 func newSSHStarter(ssh SSH, targets []string, log io.Writer, notice func(int, string)) *sshStarter {
-	return &sshStarter{ssh: ssh, targets: targets, slots: make(chan struct{}, sshAtOnce), log: log, notice: notice, failed: map[int]error{}}
-}
-
-// lastFailure is what went wrong with a node that is still tried; nil if nothing did.
-func (s *sshStarter) lastFailure(node int) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.failed[node]
-}
-
-func (s *sshStarter) note(node int, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.failed[node] = err
+	return &sshStarter{ssh: ssh, targets: targets, slots: make(chan struct{}, sshAtOnce), log: log, notice: notice}
 }
 
 // start connects, again if that can help. The secret leaves this process only when an agent has said that
@@ -203,49 +186,11 @@ func (s *sshStarter) try(ctx context.Context, cfg AgentConfig, secret session.Se
 		return nil, ctx.Err()
 	}
 	args := s.ssh.args(s.targets[cfg.Node])
-	stdout, theirs, err := os.Pipe()
-	if err != nil {
-		return nil, fmt.Errorf("making a pipe for ssh: %w", err)
-	}
-	a, err := launchProcess(exec.Command(args[0], args[1:]...), theirs, s.log, s.explain)
-	_ = theirs.Close()
-	if err != nil {
-		_ = stdout.Close()
-		return nil, fmt.Errorf("starting %s: %w", args[0], err)
-	}
-	stop := context.AfterFunc(ctx, a.kill)
-	err = awaitAgent(stdout)
-	if err == nil {
-		err = cfg.write(a.stdin, secret)
-	}
-	if !stop() && err == nil {
-		err = ctx.Err()
-	}
-	if err != nil {
-		_ = a.stdin.Close()
-		_ = stdout.Close()
-		s.reap(a)
+	a, err := throughPipes(ctx, exec.Command(args[0], args[1:]...), s.log, s.explain, cfg, secret)
+	if err != nil && a != nil {
 		return nil, s.failure(a, err)
 	}
-	// Nothing more is expected; a full pipe must not hold anything up.
-	var copying sync.WaitGroup
-	copying.Go(func() { _, _ = io.Copy(io.Discard, stdout) })
-	go func() {
-		<-a.done
-		_ = stdout.Close()
-		copying.Wait()
-	}()
-	return a, nil
-}
-
-// reap waits for an ssh that is of no use any more.
-func (s *sshStarter) reap(a *agentProcess) {
-	select {
-	case <-a.done:
-	case <-time.After(outputDelay):
-		a.kill()
-		<-a.done
-	}
+	return a, err
 }
 
 type sshKind int
@@ -268,12 +213,7 @@ func (e *sshError) Error() string { return e.text }
 // failure says why no agent came up.
 func (s *sshStarter) failure(a *agentProcess, why error) error {
 	said := lastLinesOf(a.words.String())
-	e := &sshError{said: said, text: s.explain(a.err, a.words.String())}
-	if !errors.Is(why, io.EOF) {
-		e.text += ": " + why.Error()
-	} else if _, shown, ok := strings.Cut(why.Error(), io.EOF.Error()); ok {
-		e.text += shown
-	}
+	e := &sshError{said: said, text: withoutEOF(s.explain(a.err, a.words.String()), why)}
 	if exitStatus(a.err) == sshFailed {
 		e.kind = classify(said)
 	}

@@ -67,7 +67,7 @@ func startOne(t *testing.T, target string) (handed []byte, tries int, err error)
 	secret := session.NewSecret()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	a, err := s.start(ctx, AgentConfig{Job: "job", Name: target}, secret)
+	a, err := s.start(ctx, AgentConfig{Job: "job", AgentPart: AgentPart{Name: target}}, secret)
 	if a != nil {
 		a.end(t.Context())
 		handed, _ = os.ReadFile(filepath.Join(dir, target+".stdin"))
@@ -190,7 +190,7 @@ func TestP65ManyHosts(t *testing.T) {
 			agents := make([]*agentProcess, n)
 			for i := range n {
 				wg.Go(func() {
-					agents[i], errs[i] = s.start(t.Context(), AgentConfig{Node: i, Job: "job"}, session.NewSecret())
+					agents[i], errs[i] = s.start(t.Context(), AgentConfig{Job: "job", AgentPart: AgentPart{Node: i}}, session.NewSecret())
 				})
 			}
 			wg.Wait()

@@ -46,12 +46,12 @@ func dialMember(ctx context.Context, dial DialFunc, addresses []string, config *
 		}()
 	}
 	var winner *memberConn
-	failures := make([]string, len(addresses))
+	failures := make(dialErrors, len(addresses))
 	for range addresses {
 		r := <-results
 		switch {
 		case r.err != nil:
-			failures[r.index] = fmt.Sprintf("%s: %v", addresses[r.index], r.err)
+			failures[r.index] = fmt.Errorf("%s: %w", addresses[r.index], r.err)
 		case winner == nil:
 			winner = r.conn
 			cancel()
@@ -60,10 +60,23 @@ func dialMember(ctx context.Context, dial DialFunc, addresses []string, config *
 		}
 	}
 	if winner == nil {
-		return nil, errors.New(strings.Join(failures, "; "))
+		return nil, failures
 	}
 	return winner, nil
 }
+
+// dialErrors says what went wrong with each address.
+type dialErrors []error
+
+func (e dialErrors) Error() string {
+	texts := make([]string, 0, len(e))
+	for _, err := range e {
+		texts = append(texts, err.Error())
+	}
+	return strings.Join(texts, "; ")
+}
+
+func (e dialErrors) Unwrap() []error { return e }
 
 // dialUntil returns a connection, or the last error once ctx is done or trying again cannot help.
 func dialUntil(ctx context.Context, dial DialFunc, address string, config *tls.Config) (*memberConn, error) {

@@ -5,8 +5,10 @@ import (
 	"crypto/tls"
 	"errors"
 	"log/slog"
+	"math"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/credentials"
@@ -99,8 +101,11 @@ func (g *gate) admit(raw net.Conn) {
 	defer g.wg.Done()
 	ctx, cancel := context.WithTimeout(context.Background(), handshakeTimeout)
 	defer cancel()
-	conn := tls.Server(raw, g.tls)
+	limited := &handshakeConn{Conn: raw}
+	limited.left.Store(maxHandshake)
+	conn := tls.Server(limited, g.tls)
 	err := conn.HandshakeContext(ctx)
+	limited.left.Store(math.MaxInt64)
 	g.mu.Lock()
 	delete(g.inside, raw)
 	g.mu.Unlock()
@@ -118,6 +123,25 @@ func (g *gate) admit(raw net.Conn) {
 	case <-g.done:
 		_ = raw.Close()
 	}
+}
+
+// maxHandshake bounds what is read from somebody who has not proved to be a member: a member's handshake takes some 3 KiB.
+const maxHandshake = 8 << 10
+
+// handshakeConn is a connection of which no more than so many bytes are read.
+type handshakeConn struct {
+	net.Conn
+	left atomic.Int64
+}
+
+func (c *handshakeConn) Read(b []byte) (int, error) {
+	left := c.left.Load()
+	if left <= 0 {
+		return 0, errors.New("more than a handshake takes")
+	}
+	n, err := c.Conn.Read(b[:min(int64(len(b)), left)])
+	c.left.Add(-int64(n))
+	return n, err
 }
 
 // Accept returns the next member's connection.

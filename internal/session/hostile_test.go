@@ -30,40 +30,68 @@ func heap() int64 {
 // Strangers who send garbage, too much, or nothing at all to the head's port cost little and stop nobody.
 func TestHostileBytes(t *testing.T) {
 	r := newRig(t, HeadConfig{Nodes: 1})
+	attack(t, r.addr, func() {
+		if link := r.mustDial(0); link.Err() != nil {
+			t.Error(link.Err())
+		}
+	})
+}
+
+// attack sends what strangers might send to a port, and wants that they cost a few KiB each while they are there, and
+// that a member still gets in.
+func attack(t *testing.T, address string, member func()) {
+	t.Helper()
 	noise := make([]byte, 1<<20)
 	source := rand.NewChaCha8([32]byte{1})
 	_, _ = source.Read(noise)
 	hugeRecord := append([]byte{22, 3, 1, 0xff, 0xff}, noise...)                           // a TLS record of 64 KiB
+	slowRecord := append([]byte{22, 3, 1, 0x3f, 0xff}, noise[:16<<10-10]...)               // the largest that is legal, but for its end
 	hugeHello := append([]byte{22, 3, 1, 0x40, 0, 1, 0xff, 0xff, 0xff}, noise[:16<<10]...) // a client hello of 16 MiB
 	plainHTTP2 := append([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), noise...)
+	var pieces []byte // a client hello of 60 KiB, in records of 4 KiB, that does not end
+	for i := range 14 {
+		body := make([]byte, 4<<10)
+		if i == 0 {
+			copy(body, []byte{1, 0, 0xf0, 0})
+		}
+		pieces = append(append(pieces, 22, 3, 1, 0x10, 0), body...)
+	}
 	attacks := map[string][]byte{
-		"noise": noise, "huge record": hugeRecord, "huge hello": hugeHello, "plain HTTP/2": plainHTTP2,
+		"noise": noise, "huge record": hugeRecord, "slow record": slowRecord, "huge hello": hugeHello, "hello in pieces": pieces, "plain HTTP/2": plainHTTP2,
 		"HTTP/1": []byte("GET / HTTP/1.1\r\n\r\n"), "zeros": make([]byte, 1<<20), "one byte": {22}, "nothing": {},
 	}
+	const each = 16
 	before := heap()
 	var open []net.Conn
 	for name, data := range attacks {
-		for range 8 {
-			conn, err := net.Dial("tcp", r.addr)
+		for range each {
+			conn, err := net.Dial("tcp", address)
 			if err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
 			open = append(open, conn)
 			_ = conn.SetWriteDeadline(time.Now().Add(5 * time.Second))
-			_, _ = conn.Write(data) // the head may have closed it by now
+			_, _ = conn.Write(data) // whoever listens may have closed it by now
 		}
 	}
-	link := r.mustDial(0) // a member still gets in
-	if grown := heap() - before; grown > int64(len(open))*64<<10 {
-		t.Errorf("%d strangers hold %d KiB", len(open), grown>>10)
+	member()
+	grown := int64(0)
+	for range 20 { // whoever listens reads as it likes: what counts is the most it ever held
+		grown = max(grown, heap()-before)
+	}
+	runtime.KeepAlive(attacks)
+	if grown > int64(len(open))*strangerBytes {
+		t.Errorf("%d strangers hold %d KiB, %.1f each", len(open), grown>>10, float64(grown)/1024/float64(len(open)))
+	} else {
+		t.Logf("%d strangers hold %d KiB", len(open), grown>>10)
 	}
 	for _, conn := range open {
 		_ = conn.Close()
 	}
-	if link.Err() != nil {
-		t.Error(link.Err())
-	}
 }
+
+// strangerBytes bounds what one stranger may cost.
+const strangerBytes = 12 << 10
 
 // Members are trusted, but a broken one may not take the head down either.
 func TestHostileMember(t *testing.T) {

@@ -22,6 +22,7 @@ const (
 	RoleLauncher Role = "launcher"
 	RoleHead     Role = "head"
 	RoleAgent    Role = "agent"
+	RoleStanding Role = "standing agent" // of a pool, not of a job
 )
 
 // Identity says who a member is; it is the common name of the member's certificate.
@@ -46,7 +47,7 @@ func parseIdentity(name string) (Identity, error) {
 		return Identity{RoleAgent, node}, nil
 	}
 	switch Role(name) {
-	case RoleLauncher, RoleHead:
+	case RoleLauncher, RoleHead, RoleStanding:
 		return Identity{Role(name), -1}, nil
 	}
 	return Identity{}, fmt.Errorf("certificate of %q: not a role of a job", name)

@@ -28,7 +28,9 @@ func Nearest(name string, known []string, limit int) []string {
 			matches = append(matches, match{k, dist})
 		}
 	}
-	slices.SortStableFunc(matches, func(a, b match) int { return cmp.Compare(a.dist, b.dist) })
+	slices.SortStableFunc(matches, func(a, b match) int { // of equally near ones the shortest
+		return cmp.Or(cmp.Compare(a.dist, b.dist), cmp.Compare(len(a.name), len(b.name)))
+	})
 	names := make([]string, 0, limit)
 	for _, m := range matches[:min(limit, len(matches))] {
 		names = append(names, m.name)
