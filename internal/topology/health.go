@@ -44,6 +44,7 @@ func (e *Eval) Health() []Finding {
 	c.nics()
 	c.gpus()
 	c.system()
+	c.measured()
 	return c.list
 }
 

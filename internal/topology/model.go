@@ -72,10 +72,11 @@ type Node struct {
 	GPUs       []GPU      `json:"gpus"`
 	NICs       []NIC      `json:"nics"`
 	NVSwitches []NVSwitch `json:"nvswitches"`
-	Matrix     *Matrix    `json:"matrix"`  // distances a source told in words; null if it told a tree
-	System     System     `json:"system"`  // settings of the host that decide about peer-to-peer and GPUDirect
-	Notes      []Note     `json:"notes"`   // what is odd in the input
-	Details    Details    `json:"details"` // what the input could and could not tell
+	Matrix     *Matrix    `json:"matrix"`   // distances a source told in words; null if it told a tree
+	System     System     `json:"system"`   // settings of the host that decide about peer-to-peer and GPUDirect
+	Notes      []Note     `json:"notes"`    // what is odd in the input
+	Details    Details    `json:"details"`  // what the input could and could not tell
+	Measured   *Measured  `json:"measured"` // null if nothing was measured
 }
 
 // Details says what a source was able to tell, so that an absent value is not taken for a zero.
