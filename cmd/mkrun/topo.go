@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/mkrun/mkrun/internal/gather"
 	"github.com/mkrun/mkrun/internal/launch"
 	"github.com/mkrun/mkrun/internal/suggest"
 	"github.com/mkrun/mkrun/internal/topology"
@@ -39,9 +40,10 @@ type topoFlags struct {
 	vocabulary string
 	explain    string
 
-	check  bool
-	expect string
-	ranks  int
+	check   bool
+	measure bool
+	expect  string
+	ranks   int
 }
 
 // topoFormats are what --format takes.
@@ -64,6 +66,7 @@ answer; 2 bad command line.`,
 		Example: `  mkrun topo
   mkrun topo --explain gpu3
   mkrun topo --check --expect h200-8 --json
+  mkrun topo --measure --check
   mkrun topo -H node[01-16] --check
   mkrun topo --from machine.xml --format svg -o machine.svg
   nvidia-smi topo -m | mkrun topo --from -
@@ -98,6 +101,7 @@ answer; 2 bad command line.`,
 
 	fs.BoolVar(&f.check, "check", false, "look for what is broken; exit status 3 if something is degraded")
 	fs.StringVar(&f.expect, "expect", "", "compare with a file or a product ("+strings.Join(topology.MachineNames(), ", ")+"); implies --check")
+	fs.BoolVar(&f.measure, "measure", false, "measure GPU pairs and host links, and check the data that crosses them (a second a pair; nothing else should use the GPUs)")
 	fs.IntVar(&f.ranks, "ranks", 0, "place this many ranks")
 	return cmd
 }
@@ -133,6 +137,12 @@ func (f *topoFlags) validate(cmd *cobra.Command) error {
 		return f.usage(cmd, "--color %s is none of auto, always, never", f.color)
 	case f.ranks < 0:
 		return f.usage(cmd, "--ranks %d: 1 or more", f.ranks)
+	case f.measure && len(f.from) > 0:
+		return f.usage(cmd, "--measure measures machines, not files; a document written with --measure --json keeps its figures")
+	case f.measure && f.roots.Sys != "":
+		return f.usage(cmd, "--measure measures this machine; it cannot be combined with --sysfs-root")
+	case f.measure && f.snapshot != "":
+		return f.usage(cmd, "--snapshot captures what is there, not figures; --measure --json keeps those")
 	case f.snapshot != "" && len(f.from) > 0:
 		return f.usage(cmd, "--snapshot captures this machine; it cannot be combined with --from")
 	}
@@ -208,7 +218,7 @@ func (f *topoFlags) nodes(cmd *cobra.Command) ([]*topology.Node, error) {
 		nodes, err = topology.LoadAll(f.from)
 	default:
 		var n *topology.Node
-		n, err = topology.Live(cmd.Context(), f.live())
+		n, err = gather.Request{Options: f.live(), Measure: f.measure}.Node(cmd.Context())
 		nodes = append(nodes, n)
 	}
 	if err != nil {

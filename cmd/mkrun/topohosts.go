@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -34,20 +35,40 @@ func (f *topoFlags) gathers(cmd *cobra.Command) string {
 	return ""
 }
 
-// gather asks every host over its agent. Its errors end mkrun.
-func (f *topoFlags) gather(cmd *cobra.Command) ([]*topology.Node, error) {
+// gatherJob is a job of one rank on every host.
+func (f *topoFlags) gatherJob(cmd *cobra.Command) (*launch.Job, error) {
+	if f.timeout < 0 || f.startTimeout < 0 {
+		return nil, errors.New("--timeout and --start-timeout cannot be negative")
+	}
+	id, err := launch.NewID()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		return nil, fmt.Errorf("finding the working directory: %w", err)
+	}
+	job := &launch.Job{
+		ID: id, Dir: dir,
+		Timeout: f.timeout, StartTimeout: f.startTimeout, AbortGrace: launch.DefaultAbortGrace, Grace: launch.DefaultGrace,
+	}
 	f.world.ppn, f.hosts.mapBy = "1", string(hosts.Block)
 	f.hosts.ppnGiven = func() bool { return true }
 	f.hosts.nodesGiven = func() bool { return cmd.Flags().Changed("nodes") }
-	launching := launchFlags{
-		hosts: f.hosts, world: f.world,
-		timeout: f.timeout, startTimeout: f.startTimeout, abortGrace: launch.DefaultAbortGrace, grace: launch.DefaultGrace,
+	if err := f.hosts.place(cmd.Context(), &f.world, job); err != nil {
+		return nil, err
 	}
-	job, err := launching.job(cmd.Context())
+	job.Env, err = launch.ForwardEnv(os.Environ(), launch.EnvOptions{}, !job.Remote())
+	return job, err
+}
+
+// gather asks every host over its agent. Its errors end mkrun.
+func (f *topoFlags) gather(cmd *cobra.Command) ([]*topology.Node, error) {
+	job, err := f.gatherJob(cmd)
 	if err != nil {
 		return nil, f.usage(cmd, "%w", err)
 	}
-	if err := gather.Prepare(job, gather.Request{Options: f.live()}); err != nil {
+	if err := gather.Prepare(job, gather.Request{Options: f.live(), Measure: f.measure}); err != nil {
 		return nil, f.failed(cmd, err)
 	}
 	signals := make(chan os.Signal, 1)

@@ -83,6 +83,7 @@ func (f *topoFlags) text(cmd *cobra.Command, out io.Writer, evals []*topology.Ev
 		e.WriteMatrix(b, s)
 	}
 	topology.WriteNodes(&b, evals, s, view)
+	writeMeasured(&b, evals, s)
 	if f.ranks > 0 {
 		p, err := topology.Place(evals, f.ranks)
 		if err != nil {
@@ -99,6 +100,20 @@ func (f *topoFlags) text(cmd *cobra.Command, out io.Writer, evals []*topology.Ev
 	}
 	_, err := io.WriteString(out, b.String())
 	return err
+}
+
+// writeMeasured writes the figures of every node that has some.
+func writeMeasured(b *strings.Builder, evals []*topology.Eval, s topology.Style) {
+	for _, e := range evals {
+		if e.Node.Measured == nil {
+			continue
+		}
+		b.WriteByte('\n')
+		if len(evals) > 1 {
+			b.WriteString(e.Node.Host + "\n")
+		}
+		e.WriteMeasured(b, s)
+	}
 }
 
 func degraded(findings []topology.Finding) int {

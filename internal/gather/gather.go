@@ -13,6 +13,7 @@ import (
 
 	"github.com/mkrun/mkrun/internal/engine"
 	"github.com/mkrun/mkrun/internal/launch"
+	"github.com/mkrun/mkrun/internal/measure"
 	"github.com/mkrun/mkrun/internal/topology"
 )
 
@@ -22,6 +23,20 @@ const Command = "describe"
 // Request says how each node is to look at itself. Paths are those of the node's own file system.
 type Request struct {
 	Options topology.LiveOptions `json:"options"`
+	Measure bool                 `json:"measure"` // the links of its GPUs, too
+}
+
+// Node describes this machine as the request says.
+func (r Request) Node(ctx context.Context) (*topology.Node, error) {
+	n, err := topology.Live(ctx, r.Options)
+	if err != nil || !r.Measure {
+		return n, err
+	}
+	meter, err := measure.Open("")
+	if err != nil {
+		return nil, err
+	}
+	return n, n.Measure(ctx, meter)
 }
 
 // Prepare fills in what a job runs that gathers. Everything else of the job (hosts, limits, environment) is the
@@ -41,7 +56,7 @@ func Describe(ctx context.Context, run []byte, _ launch.Place, _ engine.Bootstra
 	if err := json.Unmarshal(run, &r); err != nil {
 		return nil, fmt.Errorf("decoding what this node is asked: %w", err)
 	}
-	n, err := topology.Live(ctx, r.Options)
+	n, err := r.Node(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +78,7 @@ func encode(n *topology.Node) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-func decode(record []byte) (*topology.Node, error) {
+func unpack(record []byte) ([]byte, error) {
 	z, err := gzip.NewReader(bytes.NewReader(record))
 	if err != nil {
 		return nil, err
@@ -75,7 +90,7 @@ func decode(record []byte) (*topology.Node, error) {
 	if len(data) > maxRecord {
 		return nil, errors.New("is too long")
 	}
-	return topology.DecodeNode(data)
+	return data, nil
 }
 
 // Nodes reads the reports of a job that gathered, one per node in the job's order. A node is called what the user
@@ -84,14 +99,20 @@ func Nodes(job *launch.Job, reports [][]byte) ([]*topology.Node, error) {
 	if len(reports) != len(job.Hosts) {
 		return nil, fmt.Errorf("%d reports of %d nodes", len(reports), len(job.Hosts))
 	}
-	nodes := make([]*topology.Node, len(reports))
-	for i, record := range reports {
-		n, err := decode(record)
-		if err != nil {
-			return nil, fmt.Errorf("reading the record of %s: %w", job.Hosts[i].Name, err)
+	names, records := make([]string, len(reports)), make([][]byte, len(reports))
+	for i, report := range reports {
+		var err error
+		names[i] = job.Hosts[i].Name
+		if records[i], err = unpack(report); err != nil {
+			return nil, fmt.Errorf("unpacking the record of %s: %w", job.Hosts[i].Name, err)
 		}
-		n.Host, n.Origin.File = job.Hosts[i].Name, ""
-		nodes[i] = n
+	}
+	nodes, err := topology.DecodeNodes(names, records)
+	if err != nil {
+		return nil, err
+	}
+	for i, n := range nodes {
+		n.Host, n.Origin.File = names[i], ""
 	}
 	topology.NameApart(nodes)
 	return nodes, nil

@@ -17,9 +17,16 @@ import (
 // `nvidia-smi topo -m`, mkrun's own JSON, or a snapshot. The format is recognised
 // by content, never by name. Errors are *ImportError.
 // The path "-" is the standard input.
-func Load(path string) ([]*Node, error) {
+func Load(path string) ([]*Node, error) { return new(importer).load(path) }
+
+// importer reads files. Several goroutines may use one, and share what the files have in common.
+type importer struct {
+	lists pciLists
+}
+
+func (im *importer) load(path string) ([]*Node, error) {
 	if path == "-" {
-		return loadFrom("stdin", os.Stdin)
+		return im.loadFrom("stdin", os.Stdin)
 	}
 	f, err := os.Open(path)
 	if err != nil {
@@ -30,10 +37,10 @@ func Load(path string) ([]*Node, error) {
 		return nil, &ImportError{path, 0, err.Error()}
 	}
 	defer f.Close()
-	return loadFrom(path, f)
+	return im.loadFrom(path, f)
 }
 
-func loadFrom(path string, in io.Reader) ([]*Node, error) {
+func (im *importer) loadFrom(path string, in io.Reader) ([]*Node, error) {
 	data, err := io.ReadAll(io.LimitReader(in, maxInput+1))
 	if err != nil {
 		return nil, &ImportError{path, 0, "reading it: " + err.Error()}
@@ -41,19 +48,20 @@ func loadFrom(path string, in io.Reader) ([]*Node, error) {
 	if len(data) > maxInput {
 		return nil, &ImportError{path, 0, fmt.Sprintf("larger than %d MiB: not a topology", maxInput>>20)}
 	}
-	return Parse(path, data)
+	return im.parse(path, data)
 }
 
 // LoadAll reads several files, as many at once as there are processors, and returns their nodes in the
 // files' order. Nodes of one name are told apart. The first file's error, in that order, is returned.
 func LoadAll(files []string) ([]*Node, error) {
+	var im importer
 	lists := make([][]*Node, len(files))
 	errs := make([]error, len(files))
 	var group errgroup.Group
 	group.SetLimit(runtime.GOMAXPROCS(0))
 	for i, file := range files {
 		group.Go(func() error {
-			lists[i], errs[i] = Load(file)
+			lists[i], errs[i] = im.load(file)
 			return nil
 		})
 	}
@@ -82,8 +90,10 @@ func NameApart(nodes []*Node) {
 }
 
 // Parse is Load for content that was read already; name is used in errors.
-func Parse(name string, data []byte) ([]*Node, error) {
-	nodes, err := parse(name, data)
+func Parse(name string, data []byte) ([]*Node, error) { return new(importer).parse(name, data) }
+
+func (im *importer) parse(name string, data []byte) ([]*Node, error) {
+	nodes, err := im.recognise(name, data)
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +104,8 @@ func Parse(name string, data []byte) ([]*Node, error) {
 	return nodes, nil
 }
 
-func parse(name string, data []byte) ([]*Node, error) {
+// recognise reads content by what it looks like.
+func (im *importer) recognise(name string, data []byte) ([]*Node, error) {
 	if bytes.HasPrefix(data, []byte{0x1f, 0x8b}) {
 		return parseSnapshot(name, data)
 	}
@@ -103,7 +114,7 @@ func parse(name string, data []byte) ([]*Node, error) {
 	case len(text) == 0:
 		return nil, &ImportError{name, 0, "the file is empty"}
 	case text[0] == '{':
-		return parseJSON(name, data)
+		return parseJSON(name, data, &im.lists)
 	case text[0] == '<':
 		return parseXMLTopology(name, data)
 	case looksLikeMatrix(string(text)):

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"os"
@@ -269,7 +270,7 @@ func FuzzJSON(f *testing.F) {
 		f.Add([]byte(b.String()))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		nodes, err := parseJSON("f", data)
+		nodes, err := parseJSON("f", data, new(pciLists))
 		fuzzed(t, nodes, err)
 	})
 }
@@ -306,4 +307,24 @@ func FuzzSnapshot(f *testing.F) {
 		nodes, err := parseSnapshot("f", b.Bytes())
 		fuzzed(t, nodes, err)
 	})
+}
+
+// PCI lists are decoded apart, and shared between nodes; errors in them still have the document's line.
+func TestErrorsInPCIListsHaveTheirLine(t *testing.T) {
+	d, err := NewDocument([]*Node{h200().node(), h200().node()}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	if err := d.Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	for old, bad := range map[string]string{`"subsystem_vendor"`: `"subsystem_vendr"`, `"kind": "bridge"`: `"kind": 7`} {
+		text := strings.Replace(b.String(), old, bad, 1)
+		line := 1 + strings.Count(text[:strings.Index(text, bad)], "\n")
+		_, err := Parse("doc.json", []byte(text))
+		if want := fmt.Sprintf("doc.json:%d: ", line); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%v; want it to begin with %q", err, want)
+		}
+	}
 }

@@ -6,7 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"strings"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // answerKey is a key of the document that is derived: it is passed over.
@@ -28,6 +32,7 @@ type documentIn struct {
 
 type nodeIn struct {
 	Node
+	PCI      rawPCI    `json:"pci"`
 	GPUs     []gpuIn   `json:"gpus"`
 	NICs     []nicIn   `json:"nics"`
 	CPUNodes answerKey `json:"cpu_nodes"`
@@ -51,12 +56,71 @@ type nicIn struct {
 	GPUs answerKey `json:"gpus"`
 }
 
-// parseJSON reads mkrun's own document. Only what was read about the nodes is taken, the answers are
-// made anew. Unknown keys are errors: a mistyped key must not be ignored.
-func parseJSON(file string, data []byte) ([]*Node, error) {
-	var doc documentIn
+// rawPCI is a list of PCI records that is not decoded yet.
+type rawPCI []byte
+
+// UnmarshalJSON keeps the text.
+func (r *rawPCI) UnmarshalJSON(b []byte) error {
+	*r = append((*r)[:0], b...)
+	return nil
+}
+
+// pciLists are the PCI lists decoded before, by their text: the nodes of a fleet have the same, and it is the longest part
+// of a record. Lists are never changed after they were read, so nodes may share them. Bounded: what comes later is decoded
+// each time.
+type pciLists struct {
+	mu    sync.Mutex
+	known map[string][]Device
+}
+
+const maxPCILists = 256
+
+func (p *pciLists) get(text rawPCI) ([]Device, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	list, ok := p.known[string(text)]
+	return list, ok
+}
+
+func (p *pciLists) put(text rawPCI, list []Device) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.known == nil {
+		p.known = map[string][]Device{}
+	}
+	if len(p.known) < maxPCILists {
+		p.known[string(text)] = list
+	}
+}
+
+// decode reads a list, once for each text. Errors have offsets in the text.
+func (p *pciLists) decode(text rawPCI) ([]Device, error) {
+	if len(text) == 0 {
+		return nil, nil
+	}
+	if list, ok := p.get(text); ok {
+		return list, nil
+	}
+	var list []Device
+	if err := strict(text).Decode(&list); err != nil {
+		return nil, err
+	}
+	p.put(text, list)
+	return list, nil
+}
+
+// strict decodes JSON in which unknown keys are errors.
+func strict(data []byte) *json.Decoder {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.DisallowUnknownFields()
+	return dec
+}
+
+// parseJSON reads mkrun's own document. Only what was read about the nodes is taken, the answers are
+// made anew. Unknown keys are errors: a mistyped key must not be ignored.
+func parseJSON(file string, data []byte, lists *pciLists) ([]*Node, error) {
+	var doc documentIn
+	dec := strict(data)
 	if err := dec.Decode(&doc); err != nil {
 		return nil, jsonError(file, data, err)
 	}
@@ -74,6 +138,10 @@ func parseJSON(file string, data []byte) ([]*Node, error) {
 		d := &doc.Nodes[i]
 		n := d.Node
 		n.GPUs, n.NICs = nil, nil
+		var err error
+		if n.PCI, err = lists.decode(d.PCI); err != nil {
+			return nil, jsonErrorAt(file, data, max(0, bytes.Index(data, d.PCI)), d.PCI, err)
+		}
 		for _, g := range d.GPUs {
 			n.GPUs = append(n.GPUs, g.GPU)
 		}
@@ -88,16 +156,45 @@ func parseJSON(file string, data []byte) ([]*Node, error) {
 	return nodes, nil
 }
 
-// DecodeNode reads a node's record as json.Marshal writes it: what one mkrun tells another of the same build.
-func DecodeNode(data []byte) (*Node, error) {
-	var n Node
-	if err := json.Unmarshal(data, &n); err != nil {
-		return nil, fmt.Errorf("decoding a node's record: %w", err)
+// DecodeNodes reads nodes' records as json.Marshal writes them: what one mkrun tells another of the same build. The error
+// is that of the first record that cannot be read, with its name.
+func DecodeNodes(names []string, records [][]byte) ([]*Node, error) {
+	var lists pciLists
+	nodes := make([]*Node, len(records))
+	errs := make([]error, len(records))
+	var group errgroup.Group
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	for i, data := range records {
+		group.Go(func() error {
+			nodes[i], errs[i] = decodeNode(data, &lists)
+			return nil
+		})
 	}
-	if err := n.check(); err != nil {
+	_ = group.Wait() // errors are kept by record
+	for i, err := range errs {
+		if err != nil {
+			return nil, fmt.Errorf("the record of %s: %w", names[i], err)
+		}
+	}
+	return nodes, nil
+}
+
+func decodeNode(data []byte, lists *pciLists) (*Node, error) {
+	var in struct {
+		Node
+		PCI rawPCI `json:"pci"`
+	}
+	err := json.Unmarshal(data, &in)
+	if err == nil {
+		in.Node.PCI, err = lists.decode(in.PCI)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("decoding it: %w", err)
+	}
+	if err := in.check(); err != nil {
 		return nil, err
 	}
-	return &n, nil
+	return &in.Node, nil
 }
 
 // check refuses records that point nowhere.
@@ -133,6 +230,16 @@ func (n *Node) check() error {
 		}
 	}
 	return nil
+}
+
+// jsonErrorAt is jsonError for a part of the data that begins at an offset.
+func jsonErrorAt(file string, data []byte, offset int, part []byte, err error) error {
+	whole := jsonError(file, part, err)
+	var at *ImportError
+	if errors.As(whole, &at) && at.Line > 0 {
+		at.Line += lineAt(data, int64(offset)) - 1
+	}
+	return whole
 }
 
 func jsonError(file string, data []byte, err error) error {

@@ -30,11 +30,10 @@ func (e *Eval) WriteMeasured(b *strings.Builder, s Style) {
 	for i := range m.Paths {
 		p := &m.Paths[i]
 		paths[[2]int{p.From, p.To}] = p
-	}
-	for i := range m.Hosts {
-		gpus = append(gpus, m.Hosts[i].GPU)
+		gpus = append(gpus, p.From, p.To)
 	}
 	slices.Sort(gpus)
+	gpus = slices.Compact(gpus)
 	if len(paths) > 0 {
 		for _, h := range heatMaps {
 			if h.skip(m) {
@@ -45,7 +44,9 @@ func (e *Eval) WriteMeasured(b *strings.Builder, s Style) {
 			b.WriteByte('\n')
 		}
 	}
-	e.writeHostLinks(b, s)
+	if len(m.Hosts) > 0 {
+		e.writeHostLinks(b, s)
+	}
 	b.WriteString(s.paint(colDim, dataVerdict(m)) + "\n")
 }
 
