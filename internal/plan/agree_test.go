@@ -122,6 +122,9 @@ func randomPlan(rng *rand.Rand) *Plan {
 	tell := func(from, to int, lag uint32) {
 		f, t := &tasks[from], &tasks[to]
 		id := p.addFlag(Stamp, "flag %d", len(p.Flags))
+		if lag == 0 && f.task.Peer == t.rank && f.task.Dst == t.task.Src && f.task.Kind != Send && rng.IntN(3) == 0 {
+			p.Flags[id].Field = &Field{Region: t.task.Src, BlockRows: 1, BlockCols: 1}
+		}
 		if p.World.SameNode(f.rank, t.rank) || f.task.Kind == Send && f.task.Peer == t.rank {
 			f.task.Signals = append(f.task.Signals, Signal{t.rank, id})
 			t.task.Waits = append(t.task.Waits, Wait{Flag: id, Count: 1, Lag: lag})

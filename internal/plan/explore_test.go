@@ -43,6 +43,7 @@ type exTask struct {
 	reads        [][]int   // per source
 	parts        [][][]int // of a gated product: per step and source
 	writes       []int
+	follows      []int // tasks that raise the fields that this one waits for
 	remote       bool // something of it is delivered later
 }
 
@@ -149,6 +150,19 @@ func newExplorer(p *Plan, epochs int, single bool, limit int) *explorer {
 			}
 		}
 	}
+	for id := range e.tasks {
+		x := &e.tasks[id]
+		for _, w := range x.task.Waits {
+			if p.Flags[w.Flag].Field == nil {
+				continue
+			}
+			for other := range e.tasks {
+				if slices.Contains(e.tasks[other].task.Signals, Signal{x.rank, w.Flag}) {
+					x.follows = append(x.follows, other)
+				}
+			}
+		}
+	}
 	for rank := range p.Ranks { // results that nobody writes have cells, too
 		for id := range p.Buffers {
 			if b := &p.Buffers[id]; b.Kind == BufOutput {
@@ -250,7 +264,7 @@ func (e *explorer) step(s *exState) ([]*exState, error) {
 		}
 		switch s.status[id] {
 		case 0:
-			if e.single && x.before >= 0 && s.status[x.before] != 2 || !e.satisfied(s, x, 0) {
+			if e.single && x.before >= 0 && s.status[x.before] != 2 || !e.follow(s, x) || !e.waited(s, x, 0, false) {
 				continue
 			}
 			n := s.clone()
@@ -260,6 +274,9 @@ func (e *explorer) step(s *exState) ([]*exState, error) {
 			next = append(next, n)
 		case 2:
 		case 1:
+			if !e.satisfied(s, x, allSteps) { // it still follows a field
+				continue
+			}
 			n := s.clone()
 			if err := e.end(n, id); err != nil {
 				return nil, err
@@ -284,8 +301,24 @@ func (e *explorer) step(s *exState) ([]*exState, error) {
 	return next, nil
 }
 
-func (e *explorer) satisfied(s *exState, x *exTask, step uint32) bool {
+// follow reports whether the writers of all fields that a task waits for have begun, so that it may begin, too.
+func (e *explorer) follow(s *exState, x *exTask) bool {
+	for _, w := range x.follows {
+		if y := &e.tasks[w]; s.epoch[y.rank] < s.epoch[x.rank] || s.epoch[y.rank] == s.epoch[x.rank] && s.status[w] == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func (e *explorer) satisfied(s *exState, x *exTask, step uint32) bool { return e.waited(s, x, step, true) }
+
+// waited reports whether the waits up to a step are over, those for fields included or not.
+func (e *explorer) waited(s *exState, x *exTask, step uint32, fields bool) bool {
 	for _, w := range upTo(x.task.Waits, step) {
+		if !fields && e.p.Flags[w.Flag].Field != nil {
+			continue
+		}
 		if uint64(s.flags[e.flagID[Signal{x.rank, w.Flag}]]) < w.Target(uint64(s.epoch[x.rank])) {
 			return false
 		}
@@ -309,8 +342,11 @@ func (e *explorer) begin(s *exState, id int) error {
 		return e.read(s, id, x.parts[0])
 	}
 	s.status[id] = 1
-	if err := e.read(s, id, x.reads); err != nil {
-		return err
+	// What it follows a field over is read block by block, when its writer has written it: seen at the end.
+	if len(x.follows) == 0 {
+		if err := e.read(s, id, x.reads); err != nil {
+			return err
+		}
 	}
 	return e.write(s, id)
 }
@@ -413,6 +449,11 @@ func (e *explorer) end(s *exState, id int) error {
 	epoch := s.epoch[x.rank]
 	var made []uint16
 	if x.task.Kind != Notify {
+		if len(x.follows) > 0 {
+			if err := e.read(s, id, x.reads); err != nil {
+				return err
+			}
+		}
 		names, err := e.sources(s, x, x.reads)
 		if err != nil {
 			return err
