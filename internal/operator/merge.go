@@ -20,7 +20,7 @@ func Merge(spec RunSpec, p *plan.Plan, net string, results []RankResult) (*repor
 	}
 	byRank := slices.Clone(results)
 	slices.SortFunc(byRank, func(a, b RankResult) int { return a.Rank - b.Rank })
-	moved, err := p.Declared.Bytes(spec.Shape, spec.DType.Size())
+	moved, err := p.Bytes(spec.Shape, spec.DType.Size())
 	if err != nil {
 		return nil, err
 	}

@@ -89,7 +89,7 @@ func TestSumsPassOnWorldsAndShapes(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					if moved, err := p.Declared.Bytes(s, 2); err != nil || moved.Intra != intra || moved.Inter != inter {
+					if moved, err := p.Bytes(s, 2); err != nil || moved.Intra != intra || moved.Inter != inter {
 						t.Errorf("moved %d and %d bytes, declared are %+v (%v)", intra, inter, moved, err)
 					}
 				})

@@ -164,7 +164,7 @@ func (tr trial) run(t testing.TB, fault func(rank int, e engine.Engine) engine.E
 	if d.Status != report.Pass {
 		return nil, errors.New("all ranks pass, the job does not")
 	}
-	declared, err := p.Declared.Bytes(tr.spec.Shape, tr.spec.DType.Size())
+	declared, err := p.Bytes(tr.spec.Shape, tr.spec.DType.Size())
 	if err != nil {
 		return nil, err
 	}

@@ -50,23 +50,12 @@ func AGGemm(w World, chunks int) (*Plan, error) {
 		m.rank(rank)
 	}
 	p := m.plan
-	nodes := int64(w.Nodes())
+	// Every rank needs all of A. Each part of it crosses to every other node once, and fans out there.
 	p.Declared = Traffic{
-		// Every node needs all of A on each of its ranks, and every part of it is there once before it fans out.
-		Intra: volumes(int64(size)-nodes, All(DimM), All(DimK)),
-		// Every node lacks what the others hold: over all nodes, A once per node but one.
-		Inter:        volumes(nodes-1, All(DimM), All(DimK)),
-		InterMinimum: volumes(nodes-1, All(DimM), All(DimK)),
+		{Path: PathGatherMates, Rows: All(DimM), Cols: All(DimK)},
+		{Path: PathGatherRails, Rows: All(DimM), Cols: All(DimK)},
 	}
 	return p, nil
-}
-
-// volumes is the list with one volume, or the empty list if there is nothing.
-func volumes(times int64, rows, cols Span) []Volume {
-	if times == 0 {
-		return []Volume{}
-	}
-	return []Volume{{Times: times, Rows: rows, Cols: cols}}
 }
 
 // agGemm holds what the making of an ag_gemm plan needs at hand.

@@ -165,12 +165,7 @@ func randomPlan(rng *rand.Rand) *Plan {
 		if t.task.Peer == t.rank {
 			continue
 		}
-		v := Volume{Times: 1, Rows: t.task.Dst.Rows, Cols: t.task.Dst.Cols}
-		if p.World.SameNode(t.rank, t.task.Peer) {
-			p.Declared.Intra = append(p.Declared.Intra, v)
-		} else {
-			p.Declared.Inter = append(p.Declared.Inter, v)
-		}
+		p.Declared = append(p.Declared, onLink(t.rank, t.task.Peer, t.task.Dst.Rows, t.task.Dst.Cols))
 	}
 	return p
 }

@@ -90,7 +90,7 @@ func TestCopyIsNoResult(t *testing.T) {
 	p.addTask(0, RoleIntra, Task{Kind: Copy, Peer: 1, Src: whole(a), Dst: whole(c), Waits: []Wait{{Flag: started, Count: 1}}, Signals: []Signal{{1, arrived}}})
 	p.addTask(1, RoleSend, Task{Kind: Notify, Peer: 1, Waits: []Wait{{Flag: arrived, Count: 1}}})
 	p.addTask(0, RoleCompute, Task{Kind: Compute, Src: whole(a), B: whole(b), Dst: whole(c)})
-	p.Declared.Intra = volumes(1, All(DimM), All(DimM))
+	p.Declared = Traffic{onLink(0, 1, All(DimM), All(DimM))}
 	refused(t, "rank 1's result", Verify(p), RuleMeaning, `it puts "a" of rank 0 at rank 1, where the result is to be rounded "a" of rank 1 x "b" of rank 1`)
 }
 

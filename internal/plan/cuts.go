@@ -76,10 +76,13 @@ func newCuts(p *Plan) *cuts {
 			first += ppn
 		}
 	}
-	for _, list := range [][]Volume{p.Declared.Intra, p.Declared.Inter} {
-		for _, v := range list {
-			add(0, v.Rows)
-			add(1, v.Cols)
+	for _, f := range p.Declared {
+		add(0, f.Rows)
+		add(1, f.Cols)
+		for rank := range p.Ranks { // of which the flow has parts
+			if f.Path != PathPair {
+				add(0, Part(f.Rows.Dim, rank, len(p.Ranks)))
+			}
 		}
 	}
 	for d := range c.index {
@@ -147,40 +150,4 @@ func (r rect) minus(o rect, out []rect) []rect {
 		out = append(out, rect{r.r0, r.r1, o.c1, r.c1})
 	}
 	return out
-}
-
-// formula is a sum of volumes written out over products of two cut points, so that equal formulas are equal
-// maps: (to - from) * (to' - from') has four terms, and the inner cut points of neighbours cancel.
-// Equal maps are equal at every shape. (Unequal ones may still agree everywhere, since rounding down obeys a
-// few more laws; the author of a plan then has to declare its traffic with the cut points it uses.)
-type formula map[corner]int64
-
-// corner is the product of a cut point of one dim and one of another (or the same).
-type corner struct {
-	dims [2]Dim
-	cuts [2]int32
-}
-
-func (f formula) add(c *cuts, times int64, rows, cols Span) {
-	if cols.Dim < rows.Dim {
-		rows, cols = cols, rows
-	}
-	r0, r1 := c.span(rows)
-	c0, c1 := c.span(cols)
-	one := func(n int64, a, b int32) {
-		if a == 0 || b == 0 {
-			return // the cut point at 0
-		}
-		if rows.Dim == cols.Dim && b < a {
-			a, b = b, a
-		}
-		t := corner{[2]Dim{rows.Dim, cols.Dim}, [2]int32{a, b}}
-		if f[t] += n; f[t] == 0 {
-			delete(f, t)
-		}
-	}
-	one(times, r1, c1)
-	one(-times, r0, c1)
-	one(-times, r1, c0)
-	one(times, r0, c0)
 }

@@ -14,6 +14,7 @@ var (
 	elemNames   = [...]string{"operand", "fp32"}
 	flagNames   = [...]string{"stamp", "counter"}
 	sumNames    = [...]string{"none", "of nodes", "at the owner"}
+	pathNames   = [...]string{"pair", "gather mates", "scatter mates", "exchange mates", "gather rails", "scatter rails", "exchange rails"}
 	kindNames   = [...]string{"copy", "send", "compute", "notify", "reduce"}
 )
 
@@ -56,6 +57,9 @@ func (e Elem) String() string { return enumString(e, elemNames[:]) }
 // String is the word for the sum, or its number if there is none.
 func (s Sum) String() string { return enumString(s, sumNames[:]) }
 
+// String is the word for the path, or its number if there is none.
+func (p Path) String() string { return enumString(p, pathNames[:]) }
+
 // String is the word for the kind, or its number if there is none.
 func (k FlagKind) String() string { return enumString(k, flagNames[:]) }
 
@@ -94,6 +98,14 @@ func (s Sum) MarshalText() ([]byte, error) { return enumMarshal("sum", s, sumNam
 // UnmarshalText reads the sum's word.
 func (s *Sum) UnmarshalText(text []byte) error {
 	return enumUnmarshal("sum", s, sumNames[:], text)
+}
+
+// MarshalText writes the path's word.
+func (p Path) MarshalText() ([]byte, error) { return enumMarshal("path", p, pathNames[:]) }
+
+// UnmarshalText reads the path's word.
+func (p *Path) UnmarshalText(text []byte) error {
+	return enumUnmarshal("path", p, pathNames[:], text)
 }
 
 // MarshalText writes the kind's word.

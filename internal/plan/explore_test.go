@@ -44,7 +44,7 @@ type exTask struct {
 	parts        [][][]int // of a gated product: per step and source
 	writes       []int
 	follows      []int // tasks that raise the fields that this one waits for
-	remote       bool // something of it is delivered later
+	remote       bool  // something of it is delivered later
 }
 
 type exCell struct {
@@ -311,7 +311,9 @@ func (e *explorer) follow(s *exState, x *exTask) bool {
 	return true
 }
 
-func (e *explorer) satisfied(s *exState, x *exTask, step uint32) bool { return e.waited(s, x, step, true) }
+func (e *explorer) satisfied(s *exState, x *exTask, step uint32) bool {
+	return e.waited(s, x, step, true)
+}
 
 // waited reports whether the waits up to a step are over, those for fields included or not.
 func (e *explorer) waited(s *exState, x *exTask, step uint32, fields bool) bool {

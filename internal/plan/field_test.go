@@ -64,11 +64,8 @@ func TestWhoFollowsAFieldMayNotOverwriteItsSource(t *testing.T) {
 				there: {Name: "there", Kind: BufLanding, Rows: DimM, Cols: DimK},
 				back:  {Name: "back", Kind: BufLanding, Rows: DimM, Cols: DimK},
 			},
-			Ranks: []RankPlan{{}, {}},
-			Declared: Traffic{
-				Intra: volumes(3, All(DimM), All(DimK)),
-				Inter: []Volume{}, InterMinimum: []Volume{},
-			},
+			Ranks:    []RankPlan{{}, {}},
+			Declared: Traffic{onLink(0, 1, All(DimM), All(DimK)), onLink(0, 1, All(DimM), All(DimK)), onLink(1, 0, All(DimM), All(DimK))},
 		}
 		region := func(b BufferID) Region { return Region{Buffer: b, Rows: All(DimM), Cols: All(DimK)} }
 		brought, passed, returned, done := p.addFlag(Stamp, "brought"), p.addFlag(Stamp, "passed"), p.addFlag(Stamp, "returned"), p.addFlag(Stamp, "done")
@@ -88,5 +85,11 @@ func TestWhoFollowsAFieldMayNotOverwriteItsSource(t *testing.T) {
 	var f *Fault
 	if err := Verify(make(true)); !errors.As(err, &f) || f.Rule != RuleOrder {
 		t.Errorf("with a field: %v, want a fault of order", err)
+	}
+	if _, err := explore(make(false), 2, 20_000); err != nil {
+		t.Errorf("with a plain stamp, explored: %v", err)
+	}
+	if _, err := explore(make(true), 2, 20_000); err == nil || errors.Is(err, errTooLarge) {
+		t.Errorf("with a field, explored: %v", err)
 	}
 }

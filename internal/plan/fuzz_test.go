@@ -136,7 +136,7 @@ func damage(p *Plan, data []byte) {
 				b.Parts[pick(len(b.Parts))] = int32(value())
 			}
 		case 23:
-			p.Declared.Inter = append(p.Declared.Inter, Volume{int64(value()), Elem(value()), *span, region.Cols})
+			p.Declared = append(p.Declared, Flow{Path(value()), value(), value(), Elem(value()), *span, region.Cols})
 		}
 	}
 }

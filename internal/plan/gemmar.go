@@ -34,18 +34,15 @@ func twoShot(w World, o SumOptions) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	size, nodes := int64(len(m.node)), int64(w.Nodes())
+	size := len(m.node)
 	m.make()
-	arrived := m.plan.flagFamily(size > 1, Stamp, "result shard %d chunk %d", int(size), m.chunks)
+	arrived := m.plan.flagFamily(size > 1, Stamp, "result shard %d chunk %d", size, m.chunks)
 	for rank := range m.node {
 		m.spread(rank, arrived)
 		m.settle(rank, arrived)
 	}
-	t := m.scatterTraffic()
-	t.Intra = append(t.Intra, volumes(size-nodes, All(DimM), All(DimN))...)
-	t.Inter = append(t.Inter, volumes(nodes-1, All(DimM), All(DimN))...)
-	t.InterMinimum = volumes(2*(nodes-1), All(DimM), All(DimN))
-	m.plan.Declared = t
+	m.plan.Declared = append(m.scatterTraffic(),
+		Flow{Path: PathGatherMates, Rows: All(DimM), Cols: All(DimN)}, Flow{Path: PathGatherRails, Rows: All(DimM), Cols: All(DimN)})
 	return m.plan, nil
 }
 
@@ -162,20 +159,9 @@ func oneShot(w World, o SumOptions) (*Plan, error) {
 	for rank := range m.node {
 		m.rank(rank)
 	}
-	all := func(times int64, elem Elem) []Volume {
-		v := volumes(times, All(DimM), All(DimN))
-		for i := range v {
-			v[i].Elem = elem
-		}
-		return v
-	}
-	var mates int64
-	for _, ppn := range w.PPN {
-		mates += int64(ppn) * int64(ppn-1)
-	}
 	p.Declared = Traffic{
-		Intra: all(mates, o.Partials), Inter: all(int64(size)*int64(nodes-1), o.Partials),
-		InterMinimum: all(2*int64(nodes-1), ElemOperand),
+		{Path: PathExchangeMates, Elem: o.Partials, Rows: All(DimM), Cols: All(DimN)},
+		{Path: PathExchangeRails, Elem: o.Partials, Rows: All(DimM), Cols: All(DimN)},
 	}
 	return p, nil
 }

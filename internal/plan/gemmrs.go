@@ -34,7 +34,6 @@ func GemmRS(w World, o SumOptions) (*Plan, error) {
 		m.credits(rank)
 	}
 	m.plan.Declared = m.scatterTraffic()
-	m.plan.Declared.InterMinimum = volumes(int64(w.Nodes())-1, All(DimM), All(DimN))
 	return m.plan, nil
 }
 
@@ -370,12 +369,8 @@ func (m *scatter) finish(rank, c int) Task {
 // scatterTraffic is what the reduce-scatter moves: every node's products of each shard go to one of its ranks, and
 // its sum to the owner.
 func (m *scatter) scatterTraffic() Traffic {
-	size, nodes := int64(len(m.node)), int64(m.Nodes())
-	t := Traffic{Intra: volumes(size-nodes, All(DimM), All(DimN)), Inter: volumes(nodes-1, All(DimM), All(DimN))}
-	for _, list := range [][]Volume{t.Intra, t.Inter} {
-		for i := range list {
-			list[i].Elem = m.elem
-		}
+	return Traffic{
+		{Path: PathScatterMates, Elem: m.elem, Rows: All(DimM), Cols: All(DimN)},
+		{Path: PathScatterRails, Elem: m.elem, Rows: All(DimM), Cols: All(DimN)},
 	}
-	return t
 }

@@ -21,6 +21,11 @@ func (p *Plan) addTask(rank int, role Role, t Task) {
 	*q = append(*q, t)
 }
 
+// onLink is what one link carries.
+func onLink(from, to int, rows, cols Span) Flow {
+	return Flow{From: from, To: to, Rows: rows, Cols: cols}
+}
+
 // productResult is a result that is a product of a (of the ranks named, or each one's own) with the rank's own b.
 func productResult(name string, from []int) Result {
 	return Result{Matrix: Matrix{Name: name, Rows: DimM, Cols: DimN}, A: Operand{Name: "a", From: from}, B: Operand{Name: "b"}}
@@ -68,13 +73,12 @@ func gatherOfProducts() *Plan {
 				Waits:   []Wait{{Flag: computed, Count: 1}, {Flag: started[other], Count: 1}},
 				Signals: []Signal{{other, written[rank]}},
 			}
+			p.Declared = append(p.Declared, onLink(rank, other, rows, All(DimN)))
 			if p.World.SameNode(rank, other) {
 				p.addTask(rank, RoleIntra, t)
-				p.Declared.Intra = append(p.Declared.Intra, Volume{Times: 1, Rows: rows, Cols: All(DimN)})
 			} else {
 				t.Kind = Send
 				sends = append(sends, t)
-				p.Declared.Inter = append(p.Declared.Inter, Volume{Times: 1, Rows: rows, Cols: All(DimN)})
 			}
 		}
 		p.addTask(rank, RoleSend, start)
@@ -120,7 +124,7 @@ func landingUsedTwice() *Plan {
 			Waits:   []Wait{{Flag: arrived[i], Count: 1}},
 			Signals: []Signal{{0, free[1-i]}},
 		})
-		p.Declared.Intra = append(p.Declared.Intra, Volume{Times: 1, Rows: All(DimM), Cols: All(DimK)})
+		p.Declared = append(p.Declared, onLink(0, 1, All(DimM), All(DimK)))
 	}
 	return p
 }
@@ -130,7 +134,7 @@ func landingUsedTwice() *Plan {
 func gatedProduct() *Plan {
 	p := landingUsedTwice()
 	const a, b, landing, c = 0, 1, 2, 3
-	p.Operator, p.Flags, p.Declared = "gated", nil, Traffic{}
+	p.Operator, p.Flags, p.Declared = "gated", nil, nil
 	p.Ranks[0].Queues[RoleIntra], p.Ranks[1].Queues[RoleCompute] = nil, nil
 	const steps = 3
 	free := p.addFlag(Stamp, "free")
@@ -146,7 +150,7 @@ func gatedProduct() *Plan {
 			Waits: []Wait{{Flag: free, Count: 1, Lag: 1}}, Signals: []Signal{{1, arrived}},
 		})
 		product.Waits = append(product.Waits, Wait{Flag: arrived, Count: 1, Step: uint32(step)})
-		p.Declared.Intra = append(p.Declared.Intra, Volume{Times: 1, Rows: All(DimM), Cols: cols})
+		p.Declared = append(p.Declared, onLink(0, 1, All(DimM), cols))
 	}
 	p.addTask(1, RoleCompute, product)
 	return p
@@ -209,7 +213,7 @@ func oneAfterTheOther() *Plan {
 			Waits: []Wait{{Flag: partials, Count: 2}},
 		})
 	}
-	p.Declared.Intra = volumes(2, All(DimM), All(DimK)) // once gathered, once as partial sums
+	p.Declared = Traffic{{Path: PathGatherMates, Rows: All(DimM), Cols: All(DimK)}, {Path: PathScatterMates, Rows: All(DimM), Cols: All(DimK)}}
 	return p
 }
 

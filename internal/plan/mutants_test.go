@@ -14,12 +14,11 @@ func clone(p *Plan) *Plan {
 	q := *p
 	q.World.PPN = slices.Clone(p.World.PPN)
 	q.Buffers, q.Flags, q.Ranks = slices.Clone(p.Buffers), slices.Clone(p.Flags), slices.Clone(p.Ranks)
-	q.Declared.Intra, q.Declared.Inter = slices.Clone(p.Declared.Intra), slices.Clone(p.Declared.Inter)
+	q.Declared = slices.Clone(p.Declared)
 	q.Results = slices.Clone(p.Results)
 	for i := range q.Results {
 		q.Results[i].A.From, q.Results[i].B.From = slices.Clone(q.Results[i].A.From), slices.Clone(q.Results[i].B.From)
 	}
-	q.Declared.InterMinimum = slices.Clone(p.Declared.InterMinimum)
 	for i := range q.Buffers {
 		q.Buffers[i].Parts = slices.Clone(q.Buffers[i].Parts)
 	}
@@ -586,7 +585,7 @@ var planMutations = []struct {
 	{"no node", func(p *Plan) bool { p.World.PPN = nil; return true }},
 	{"another world", func(p *Plan) bool {
 		p.World = Uniform(1, len(p.Ranks))
-		return len(p.Declared.Inter) > 0
+		return p.World.Nodes() > 1
 	}},
 	{"no chunks", func(p *Plan) bool { p.Chunks = 0; return true }},
 	{"shards not shards", func(p *Plan) bool {
@@ -724,44 +723,66 @@ var planMutations = []struct {
 		p.Flags = p.Flags[:len(p.Flags)-1]
 		return true
 	}},
-	{"more declared within nodes", func(p *Plan) bool {
-		p.Declared.Intra = append(p.Declared.Intra, volumes(1, All(DimM), All(DimK))...)
-		return true
+	{"more declared of a link", func(p *Plan) bool {
+		p.Declared = append(p.Declared, onLink(0, len(p.Ranks)-1, Part(DimM, 1, 97), All(DimK)))
+		return len(p.Ranks) > 1
 	}},
-	{"more declared between nodes", func(p *Plan) bool {
-		p.Declared.Inter = append(p.Declared.Inter, volumes(1, Part(DimM, 1, 97), All(DimK))...)
-		return true
+	{"more declared of all links within nodes", func(p *Plan) bool {
+		p.Declared = append(p.Declared, p.Declared[0])
+		return len(p.Ranks) > p.World.Nodes()
 	}},
-	{"nothing declared within nodes", func(p *Plan) bool { had := len(p.Declared.Intra) > 0; p.Declared.Intra = nil; return had }},
-	{"nothing declared between nodes", func(p *Plan) bool { had := len(p.Declared.Inter) > 0; p.Declared.Inter = nil; return had }},
+	{"a flow not declared within nodes", func(p *Plan) bool {
+		p.Declared = p.Declared[1:]
+		return len(p.Ranks) > p.World.Nodes()
+	}},
+	{"a flow not declared between nodes", func(p *Plan) bool {
+		p.Declared = slices.Delete(p.Declared, 1, 2)
+		return p.World.Nodes() > 1
+	}},
+	{"other parts declared of the same links: as many bytes in all", func(p *Plan) bool {
+		for i := range p.Declared {
+			swap := map[Path]Path{PathGatherMates: PathScatterMates, PathScatterMates: PathGatherMates, PathGatherRails: PathScatterRails, PathScatterRails: PathGatherRails}
+			if to, ok := swap[p.Declared[i].Path]; ok && len(p.Declared) == 2 {
+				p.Declared[i].Path = to
+			} else {
+				return false
+			}
+		}
+		return len(p.Ranks) > 1
+	}},
+	{"the bytes of one link declared of another", func(p *Plan) bool {
+		for rank := range p.Ranks {
+			for role := range p.Ranks[rank].Queues {
+				for _, t := range p.Ranks[rank].Queues[role] {
+					if t.Kind != Notify && t.Peer != rank {
+						// As many bytes in all: one link is declared to carry more, and a task goes there that does not.
+						p.Declared = append(p.Declared, Flow{From: t.Peer, To: rank, Elem: p.Buffers[t.Dst.Buffer].Elem, Rows: t.Dst.Rows, Cols: t.Dst.Cols})
+						return true
+					}
+				}
+			}
+		}
+		return false
+	}},
 	{"declared of another matrix", func(p *Plan) bool {
-		if len(p.Declared.Intra) == 0 {
-			return false
+		for i := range p.Declared {
+			p.Declared[i].Rows, p.Declared[i].Cols = All(DimN), All(DimK)
 		}
-		for i := range p.Declared.Intra {
-			p.Declared.Intra[i].Rows.Dim, p.Declared.Intra[i].Cols.Dim = DimN, DimK
-		}
-		return true
-	}},
-	{"more than is moved called the least", func(p *Plan) bool {
-		p.Declared.InterMinimum = append(slices.Clone(p.Declared.Inter), volumes(1, Part(DimM, 1, 97), All(DimK))...)
-		return true
+		return len(p.Ranks) > 1
 	}},
 	{"declared of another type", func(p *Plan) bool {
-		if len(p.Declared.Intra) == 0 {
-			return false
-		}
-		p.Declared.Intra[0].Elem = 1 - p.Declared.Intra[0].Elem
+		p.Declared[0].Elem = 1 - p.Declared[0].Elem
+		return len(p.Ranks) > p.World.Nodes()
+	}},
+	{"declared of an unknown type", func(p *Plan) bool { p.Declared[0].Elem = 9; return true }},
+	{"declared of unknown links", func(p *Plan) bool { p.Declared[0].Path = 9; return true }},
+	{"declared without meaning", func(p *Plan) bool { p.Declared[0].Rows = Span{}; return true }},
+	{"declared of part of the rows", func(p *Plan) bool { p.Declared[1].Rows = Part(DimM, 0, 2); return true }},
+	{"declared of a rank that is not there", func(p *Plan) bool {
+		p.Declared = append(p.Declared, onLink(0, len(p.Ranks), All(DimM), All(DimK)))
 		return true
 	}},
-	{"declared of an unknown type", func(p *Plan) bool {
-		p.Declared.InterMinimum = []Volume{{Times: 1, Elem: 9, Rows: All(DimM), Cols: All(DimN)}}
-		return true
-	}},
-	{"declared without meaning", func(p *Plan) bool {
-		p.Declared.Inter = []Volume{{Times: 1, Rows: Span{}, Cols: All(DimK)}}
-		return true
-	}},
+	{"declared from a rank to itself", func(p *Plan) bool { p.Declared = append(p.Declared, onLink(0, 0, All(DimM), All(DimK))); return true }},
 }
 
 // equivalents are mutants that are right plans, with the reason.

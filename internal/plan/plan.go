@@ -223,29 +223,3 @@ func (t *Task) depthPart(r Region, i uint32) Region {
 func (t *Task) DepthStart(i uint32, s Shape) int64 {
 	return t.depthPart(t.Src, i).Cols.From.At(s.Of(t.Src.Cols.Dim))
 }
-
-// Traffic is the number of elements an algorithm moves over all links, as formulas: the sum of
-// Elements of the regions, counted once per link they cross. A product or copy that a rank writes into its own
-// memory crosses none.
-type Traffic struct {
-	Intra        []Volume `json:"intra"`         // within nodes
-	Inter        []Volume `json:"inter"`         // between nodes
-	InterMinimum []Volume `json:"inter_minimum"` // the least any algorithm could move between nodes
-}
-
-// Volume is Times * Rows * Cols elements.
-type Volume struct {
-	Times int64 `json:"times"`
-	Elem  Elem  `json:"elem"`
-	Rows  Span  `json:"rows"`
-	Cols  Span  `json:"cols"`
-}
-
-// Elements evaluates a list of volumes for a shape.
-func Elements(vs []Volume, s Shape) int64 {
-	var sum int64
-	for _, v := range vs {
-		sum += v.Times * v.Rows.Len(s) * v.Cols.Len(s)
-	}
-	return sum
-}

@@ -65,7 +65,7 @@ func TestHeapAndTrafficBytes(t *testing.T) {
 	if want := int64(len(p.Flags)-8+8*3*16)*8 + 2048*1024*2; err != nil || heap != want {
 		t.Errorf("heap is %d (%v), want %d", heap, err, want)
 	}
-	moved, err := p.Declared.Bytes(s, 2)
+	moved, err := p.Bytes(s, 2)
 	const a = 2048 * 1024 * 2
 	if want := (Bytes{Intra: 2 * a, Inter: a, InterMinimum: a}); err != nil || moved != want {
 		t.Errorf("moved %+v (%v), want %+v", moved, err, want)
@@ -74,7 +74,7 @@ func TestHeapAndTrafficBytes(t *testing.T) {
 		if n, err := p.HeapBytes(huge, 2); err == nil {
 			t.Errorf("heap of %+v is %d", huge, n)
 		}
-		if n, err := p.Declared.Bytes(huge, 2); err == nil {
+		if n, err := p.Bytes(huge, 2); err == nil {
 			t.Errorf("traffic of %+v is %+v", huge, n)
 		}
 	}
@@ -102,10 +102,11 @@ func TestDeclaredTrafficAtShapes(t *testing.T) {
 					inter += task.Src.Elements(s)
 				}
 			})
-			if got := Elements(p.Declared.Intra, s); got != intra || got != (ranks-nodes)*s.M*s.K {
+			within, between := p.Declared.Totals(p.World)
+			if got := Elements(within, s); got != intra || got != (ranks-nodes)*s.M*s.K {
 				t.Errorf("%v %+v: declared %d within nodes, moved %d", p.World, s, got, intra)
 			}
-			if got := Elements(p.Declared.Inter, s); got != inter || got != (nodes-1)*s.M*s.K {
+			if got := Elements(between, s); got != inter || got != (nodes-1)*s.M*s.K {
 				t.Errorf("%v %+v: declared %d between nodes, moved %d", p.World, s, got, inter)
 			}
 		}
@@ -332,12 +333,12 @@ func TestFaultNamesThePlace(t *testing.T) {
 			}
 		}, RuleProgress, []string{"stands behind"}},
 		{"segment missing", func(p *Plan) { p.Ranks[3].Queues[RoleCompute] = p.Ranks[3].Queues[RoleCompute][1:] }, RuleOutput,
-			[]string{"rank 3", `buffer "c"`, "no task writes", "c[M 6/8..7/8, all N]"}},
+			[]string{"rank 3", `buffer "c"`, "no task writes", "c[M 3/4..7/8, all N]"}},
 		{"count", func(p *Plan) { p.Ranks[2].Queues[RoleSend][2].Waits[0].Count = 3 }, RuleFlag,
 			[]string{"rank 2 send task 2", "waits for 3 signals per epoch; there are 2"}},
 		{"rail", func(p *Plan) { p.Ranks[1].Queues[RoleSend][0].Peer = 2 }, RuleLink,
 			[]string{"rank 1 send task 0", "not on one rail", "rank 1 sends to rank 3"}},
-		{"traffic", func(p *Plan) { p.Declared.Inter[0].Times = 2 }, RuleTraffic, []string{"between nodes", "20044021 elements, declared are 40088042"}},
+		{"traffic", func(p *Plan) { p.Declared = append(p.Declared, p.Declared[1]) }, RuleTraffic, []string{"rank 0", "from rank 0 to rank 2", "5009503 elements, declared are 10019006"}},
 	} {
 		p := mustAG(t, Uniform(2, 2), 2)
 		c.damage(p)

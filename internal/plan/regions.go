@@ -3,10 +3,7 @@ package plan
 import (
 	"cmp"
 	"math"
-	"runtime"
 	"slices"
-	"sync"
-	"sync/atomic"
 )
 
 // access is one task's reading or writing of a part of a buffer in the memory of one rank.
@@ -86,41 +83,12 @@ func (m *memory) check() *Fault {
 	return f
 }
 
-// scan takes several ranks at a time. Of several faults it reports that of the lowest rank, so the answer is the same
-// every time. readsOnly looks only at what is read in an epoch.
+// scan looks at all ranks. readsOnly looks only at what is read in an epoch.
 func (m *memory) scan(readsOnly bool) *Fault {
-	ranks := len(m.g.p.Ranks)
-	faults := make([]*Fault, ranks)
-	var next, worst atomic.Int64
-	worst.Store(int64(ranks))
-	var wg sync.WaitGroup
-	for range min(ranks, runtime.GOMAXPROCS(0)) {
-		wg.Go(func() {
-			c := checker{memory: m, s: newSearcher(m.g), readsOnly: readsOnly}
-			for {
-				rank := next.Add(1) - 1
-				if rank >= worst.Load() {
-					return
-				}
-				if faults[rank] = c.rank(int(rank)); faults[rank] == nil {
-					continue
-				}
-				for {
-					w := worst.Load()
-					if w <= rank || worst.CompareAndSwap(w, rank) {
-						break
-					}
-				}
-			}
-		})
-	}
-	wg.Wait()
-	for _, f := range faults {
-		if f != nil {
-			return f
-		}
-	}
-	return nil
+	return m.g.eachRank(func() func(int) *Fault {
+		c := checker{memory: m, s: newSearcher(m.g), readsOnly: readsOnly}
+		return c.rank
+	})
 }
 
 // checker is one worker of check with its scratch memory.

@@ -10,7 +10,7 @@ import (
 // Summary writes a plan for people, with the numbers it has for a shape and an element size in bytes: the
 // world, what each rank does, what crosses which links, and the first tasks of each role of rank 0 in words.
 func Summary(w io.Writer, p *Plan, s Shape, elemSize int64) error {
-	moved, err := p.Declared.Bytes(s, elemSize)
+	moved, err := p.Bytes(s, elemSize)
 	if err != nil {
 		return err
 	}

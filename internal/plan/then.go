@@ -39,12 +39,12 @@ func Then(first, second *Plan, operand string) (*Plan, error) {
 		Operator: first.Operator + "+" + second.Operator, Algorithm: first.Algorithm + "+" + second.Algorithm,
 		World: first.World, Chunks: first.Chunks,
 		Buffers: slices.Clone(first.Buffers), Flags: slices.Clone(first.Flags), Ranks: make([]RankPlan, len(first.Ranks)),
-		Results: contract.Results,
-		Declared: Traffic{
-			Intra:        append(slices.Clone(first.Declared.Intra), j.volumes(second.Declared.Intra)...),
-			Inter:        append(slices.Clone(first.Declared.Inter), j.volumes(second.Declared.Inter)...),
-			InterMinimum: append(slices.Clone(first.Declared.InterMinimum), j.volumes(second.Declared.InterMinimum)...),
-		},
+		Results:  contract.Results,
+		Declared: slices.Clone(first.Declared),
+	}
+	for _, f := range second.Declared {
+		f.Rows, f.Cols = j.span(f.Rows), j.span(f.Cols)
+		p.Declared = append(p.Declared, f)
 	}
 	p.Buffers[out] = Buffer{Name: result.Name, Kind: BufLanding, Rows: result.Rows, Cols: result.Cols, Sharded: result.Sharded}
 	for i, b := range second.Buffers {
@@ -159,14 +159,6 @@ func (j *joiner) region(r Region) Region {
 		r.Buffer += j.buffers
 	}
 	return r
-}
-
-func (j *joiner) volumes(list []Volume) []Volume {
-	list = slices.Clone(list)
-	for i := range list {
-		list[i].Rows, list[i].Cols = j.span(list[i].Rows), j.span(list[i].Cols)
-	}
-	return list
 }
 
 // overlaps reports whether two regions have elements in common at some shape.

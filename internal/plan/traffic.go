@@ -6,32 +6,45 @@ import (
 	"math/bits"
 )
 
-// Bytes is Traffic evaluated for a shape and an element type.
+// Bytes is what a plan moves at a shape and an element type.
 type Bytes struct {
-	Intra        int64 `json:"intra"`
-	Inter        int64 `json:"inter"`
-	InterMinimum int64 `json:"inter_minimum"`
+	Intra        int64 `json:"intra"`         // within nodes
+	Inter        int64 `json:"inter"`         // between nodes
+	InterMinimum int64 `json:"inter_minimum"` // the least that any plan for the same contract moves between nodes
 }
 
-// Bytes evaluates the traffic for a shape and an element size in bytes. The error says that a sum does not
-// fit in 64 bits.
-func (t Traffic) Bytes(s Shape, elemSize int64) (Bytes, error) {
-	var out Bytes
-	for _, part := range []struct {
-		name string
-		list []Volume
-		sum  *int64
-	}{{"intra", t.Intra, &out.Intra}, {"inter", t.Inter, &out.Inter}, {"inter_minimum", t.InterMinimum, &out.InterMinimum}} {
-		var sum checked
-		for _, v := range part.list {
+// Bytes evaluates what the plan declares for a shape and an element size in bytes, and the least that its contract
+// needs. The error says that the contract means nothing, or that a sum does not fit in 64 bits.
+func (p *Plan) Bytes(s Shape, elemSize int64) (Bytes, error) {
+	if f := p.checkContract(); f != nil {
+		return Bytes{}, f
+	}
+	intra, inter := p.Declared.Totals(p.World)
+	var sums [3]checked
+	add := func(sum *checked, list []Volume) {
+		for _, v := range list {
 			sum.add(v.Times, v.Rows.Len(s), v.Cols.Len(s), v.Elem.Size(elemSize))
 		}
-		if sum.overflow {
-			return Bytes{}, fmt.Errorf("the %s traffic of shape M=%d N=%d K=%d is more than 2^63 bytes", part.name, s.M, s.N, s.K)
-		}
-		*part.sum = sum.n
 	}
-	return out, nil
+	add(&sums[0], intra)
+	add(&sums[1], inter)
+	for _, alternatives := range p.Contract().interMinimum() {
+		var least checked
+		for i, list := range alternatives {
+			var sum checked
+			if add(&sum, list); i == 0 || !sum.overflow && (least.overflow || sum.n < least.n) {
+				least = sum
+			}
+		}
+		sums[2].add(least.n)
+		sums[2].overflow = sums[2].overflow || least.overflow
+	}
+	for i, sum := range sums {
+		if sum.overflow {
+			return Bytes{}, fmt.Errorf("the %s traffic of shape M=%d N=%d K=%d is more than 2^63 bytes", [...]string{"intra", "inter", "least inter"}[i], s.M, s.N, s.K)
+		}
+	}
+	return Bytes{Intra: sums[0].n, Inter: sums[1].n, InterMinimum: sums[2].n}, nil
 }
 
 // Counts are totals over all ranks.

@@ -101,15 +101,7 @@ func (p *Plan) validateHead() *Fault {
 		}
 		names[fl.Name] = true
 	}
-	for _, list := range [][]Volume{p.Declared.Intra, p.Declared.Inter, p.Declared.InterMinimum} {
-		for _, vol := range list {
-			// The bound on Times keeps sums of formulas far from overflow.
-			if vol.Times < 1 || vol.Times > 1<<31 || int(vol.Elem) >= len(elemNames) || !vol.Rows.valid() || !vol.Cols.valid() {
-				return planFault(RuleStructure, "declared traffic of %d x (%v) x (%v) means nothing", vol.Times, vol.Rows, vol.Cols)
-			}
-		}
-	}
-	return nil
+	return p.checkDeclared()
 }
 
 // homes are the roles in whose queues the kinds of task stand.

@@ -41,7 +41,7 @@ func gatedPlan(steps int) *plan.Plan {
 			Kind: plan.Copy, Peer: 1, Src: src, Dst: dst, Waits: []plan.Wait{{Flag: 0, Count: 1, Lag: 1}}, Signals: []plan.Signal{{Rank: 1, Flag: id}},
 		})
 		product.Waits = append(product.Waits, plan.Wait{Flag: id, Count: 1, Step: uint32(step)})
-		p.Declared.Intra = append(p.Declared.Intra, plan.Volume{Times: 1, Rows: plan.All(plan.DimM), Cols: src.Cols})
+		p.Declared = append(p.Declared, plan.Flow{From: 0, To: 1, Rows: plan.All(plan.DimM), Cols: src.Cols})
 	}
 	p.Ranks[1].Queues[plan.RoleCompute] = []plan.Task{product}
 	return p

@@ -84,7 +84,7 @@ func TestEmptyShapes(t *testing.T) {
 					d := engine.DType(i % 2)
 					j := openJob(t, p, s, options{mapped: i%2 == 1, dtype: d, net: engine.Net{Reorder: i%2 == 0}, workers: [plan.NumRoles]int{2, 1, 2, 1}})
 					out, stats := j.epochs(t, 3, s, d, 1)
-					moved, err := p.Declared.Bytes(s, 2)
+					moved, err := p.Bytes(s, 2)
 					if err != nil {
 						t.Fatal(err)
 					}

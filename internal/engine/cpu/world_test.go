@@ -251,11 +251,12 @@ func TestStatsCountTheDeclaredBytes(t *testing.T) {
 			intra += st.IntraBytes
 			inter += st.InterBytes
 		}
-		if want := 2 * plan.Elements(p.Declared.Intra, s); intra != want {
-			t.Errorf("ppn %v: %d bytes within nodes, declared %d", ppn, intra, want)
+		want, err := p.Bytes(s, 2)
+		if err != nil {
+			t.Fatal(err)
 		}
-		if want := 2 * plan.Elements(p.Declared.Inter, s); inter != want {
-			t.Errorf("ppn %v: %d bytes between nodes, declared %d", ppn, inter, want)
+		if intra != want.Intra || inter != want.Inter {
+			t.Errorf("ppn %v: %d bytes within nodes and %d between them, declared are %+v", ppn, intra, inter, want)
 		}
 	}
 }
