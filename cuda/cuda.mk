@@ -18,8 +18,12 @@ CUDA_HOST_OBJECTS := $(patsubst cuda/%.cpp,$(CUDA_OUT)/%.o,$(wildcard cuda/host/
 CUDA_KERNEL_OBJECTS := $(patsubst cuda/%.cu,$(CUDA_OUT)/%.o,$(wildcard cuda/kernels/*.cu))
 CUDA_GPU_PROGRAMS := $(patsubst cuda/tests/gpu_%.cu,build/gpu_%,$(wildcard cuda/tests/gpu_*.cu))
 
+# Plans for the tests and benches, as NODESxRANKS-cCHUNKS; mkrun writes them.
+CUDA_PLAN_NAMES := 1x1-c1 1x2-c1 1x2-c3 1x4-c1 1x8-c1 2x1-c1 2x1-c16 2x1-c32 2x2-c1 2x2-c2 2x8-c1
+CUDA_PLANS := build/plans/written
+
 .PHONY: cuda cuda-test clean-cuda
-cuda: $(CUDA_LIB) $(CUDA_GPU_PROGRAMS) build/example_ag_gemm
+cuda: $(CUDA_LIB) $(CUDA_GPU_PROGRAMS) build/example_ag_gemm $(CUDA_PLANS)
 
 $(CUDA_ROOT_FILE): scripts/cuda-toolchain.sh
 	@mkdir -p $(@D)
@@ -45,6 +49,17 @@ build/gpu_%: cuda/tests/gpu_%.cu $(CUDA_HEADERS) $(CUDA_LIB)
 	$(CUDA_ROOT)/bin/nvcc -std=c++17 -O2 $(CUDA_GENCODE) -Icuda $< -o $@ -Lbuild -lmkernel -Xlinker -rpath,'$$ORIGIN' \
 	  -Xcompiler -static-libstdc++ -lpthread
 
+$(CUDA_PLANS): cuda/cuda.mk $(wildcard internal/plan/*.go)
+	@mkdir -p $(@D)
+	go build -o $(@D)/mkrun ./cmd/mkrun
+	for name in $(CUDA_PLAN_NAMES); do \
+	  chunks=$${name#*-c}; world=$${name%-c*}; \
+	  $(@D)/mkrun plan --nodes $${world%x*} --ppn $${world#*x} --binary $(@D)/ag_gemm-$$name \
+	    ag_gemm --chunks $$chunks --m 8192 --n 1024 --k 8192 > /dev/null || exit 1; \
+	done
+	rm $(@D)/mkrun
+	touch $@
+
 build/example_ag_gemm: examples/c/ag_gemm.c cuda/include/mkernel.h $(CUDA_LIB)
 	$(CC) -std=c11 -O2 -Wall -Wextra -Icuda/include -isystem $(CUDA_ROOT)/include $< -o $@ -Lbuild -lmkernel \
 	  -Wl,-rpath,'$$ORIGIN' $(CUDA_LINK) -lm
@@ -63,8 +78,8 @@ $(CUDA_OUT)/sanitized/%.o: cuda/%.c $(CUDA_HEADERS)
 $(CUDA_OUT)/host_tests: $(CUDA_TEST_OBJECTS) $(CUDA_KERNEL_OBJECTS)
 	$(CXX) $(CUDA_TEST_FLAGS) $^ -o $@ $(CUDA_LINK)
 
-cuda-test: $(CUDA_OUT)/host_tests $(CUDA_LIB)
+cuda-test: $(CUDA_OUT)/host_tests $(CUDA_LIB) $(CUDA_PLANS)
 	$(CUDA_OUT)/host_tests
 
 clean-cuda:
-	rm -rf $(CUDA_OUT) $(CUDA_LIB) $(CUDA_GPU_PROGRAMS) build/example_ag_gemm
+	rm -rf $(CUDA_OUT) $(CUDA_LIB) $(CUDA_GPU_PROGRAMS) build/plans build/example_ag_gemm

@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/mkrun/mkrun/internal/plan"
 	"github.com/mkrun/mkrun/internal/request"
 	"github.com/mkrun/mkrun/internal/sim"
 )
@@ -15,6 +17,7 @@ import (
 func newPlan() *cobra.Command {
 	var world worldFlags
 	var asJSON bool
+	var binary string
 	var predict prediction
 	cmd := &cobra.Command{
 		Use:   "plan [flags] OPERATOR [operator flags]",
@@ -25,7 +28,8 @@ computes, in which order, and which flags tie it together. It is verified in eve
 How long it would take is predicted by simulating it on hardware that is described, not here; --svg draws that.`,
 		Example: `  mkrun plan --nodes 2 --ppn 8 ag_gemm --shape llama3-70b/mlp-up/tp16 --tokens 8192
   mkrun plan --nodes 2 --ppn 8 --svg plan.svg ag_gemm --m 16384 --n 3584 --k 8192
-  mkrun plan --nodes 64 --ppn 8 --json ag_gemm --m 8192 --n 1024 --k 8192 > plan.json`,
+  mkrun plan --nodes 64 --ppn 8 --json ag_gemm --m 8192 --n 1024 --k 8192 > plan.json
+  mkrun plan --nodes 1 --ppn 2 --binary plans ag_gemm --m 8192 --n 1024 --k 8192`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			return &usageError{cmd.CommandPath(), notAnOperator(cmd, args)}
 		},
@@ -33,6 +37,7 @@ How long it would take is predicted by simulating it on hardware that is describ
 	}
 	world.add(cmd)
 	cmd.PersistentFlags().BoolVar(&asJSON, "json", false, "the whole plan as one JSON document, with what it is predicted to take")
+	cmd.PersistentFlags().StringVar(&binary, "binary", "", "write each rank's part, in the form that libmkernel reads, to rank0.plan, rank1.plan, ... in this folder")
 	predict.add(cmd)
 	for _, def := range operators {
 		op := &operatorFlags{def: def}
@@ -58,6 +63,9 @@ How long it would take is predicted by simulating it on hardware that is describ
 				if err != nil {
 					return &usageError{cmd.CommandPath(), err}
 				}
+				if err := writeRanks(binary, resolved.Plan); err != nil {
+					return err
+				}
 				if asJSON {
 					return resolved.Plan.Dump(cmd.OutOrStdout(), predicted)
 				}
@@ -76,6 +84,26 @@ How long it would take is predicted by simulating it on hardware that is describ
 		cmd.AddCommand(sub)
 	}
 	return cmd
+}
+
+// writeRanks writes the binary form of each rank's part into a folder, if one is named.
+func writeRanks(folder string, p *plan.Plan) error {
+	if folder == "" {
+		return nil
+	}
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return err
+	}
+	for rank := range p.Ranks {
+		image, err := p.EncodeRank(rank)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(folder, fmt.Sprintf("rank%d.plan", rank)), image, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // prediction is what mkrun plan is asked about time.

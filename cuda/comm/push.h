@@ -5,9 +5,8 @@
 namespace mk {
 
 struct PushPlan {
-  int64_t stamps_at;  // heap offset of the flags
-  int32_t group;      // row blocks pushed together
-  int32_t ctas;       // CTAs that push; 0: another mover
+  int32_t group;  // row blocks pushed together
+  int32_t ctas;   // CTAs that push; 0: another mover
 };
 
 }  // namespace mk

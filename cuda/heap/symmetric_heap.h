@@ -15,6 +15,7 @@ class OffsetAllocator {
   static constexpr uint64_t kAlignment = 1024;
   explicit OffsetAllocator(uint64_t capacity) : capacity_(capacity) {}
   uint64_t allocate(uint64_t bytes, const char* what);  // throws Error
+  uint64_t used() const { return used_; }
 
  private:
   uint64_t capacity_;

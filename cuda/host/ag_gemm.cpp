@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "host/ag_gemm_config.h"
+#include "host/ag_gemm_plan.h"
 #include "host/context.h"
 #include "host/error.h"
 #include "kernels/ag_gemm.h"
@@ -12,44 +13,56 @@
 namespace {
 
 constexpr int kMostCtas = 1024;
+constexpr uint64_t kContextHeap = 1 << 20;
+constexpr uint64_t kMostSms = 256;  // of GPUs that this library runs on, and more
 
 // A flag for each part of a tile and consumer group; parts never outnumber the CTAs.
-uint64_t sum_flag_bytes(const mk_context& c) { return uint64_t(c.sms) * mk::kConsumerGroups * sizeof(uint64_t); }
+constexpr uint64_t kSumFlagBytes = kMostSms * mk::kConsumerGroups * sizeof(uint64_t);
 
 }  // namespace
 
 struct mk_ag_gemm {
   mk_context* context = nullptr;
-  mk::AgGemmCapacity capacity = {};
-  uint64_t control_at = 0, stamps_at = 0, sum_flags_at = 0, landing_at = 0;  // heap offsets
+  mk::AgGemmPlan plan;
+  mk_ag_gemm_desc capacity = {};       // its plan pointer is the caller's
+  std::vector<uint64_t> flag_words;    // first word of each of the plan's flags
+  uint64_t control_at = 0, flags_at = 0, sum_flags_at = 0, landing_at = 0;  // heap offsets
   mk::WaitRecord* record = nullptr;
+  uint64_t* abort_word = nullptr;  // pinned: what mk_ag_gemm_abort copies
   int64_t* waited = nullptr;
   float4* sums = nullptr;  // of the parts of split tiles
   int resident[2][2] = {};  // CTAs that fit on the GPU, by tile_n / 256 and cluster - 1
+  int last_ctas = 0, last_push_ctas = 0, last_copies = 0;  // of the last call, for mk_ag_gemm_waited
   cudaStream_t copy = nullptr;
+  cudaStream_t aborting = nullptr;
   cudaEvent_t fork = nullptr;
   cudaEvent_t join = nullptr;
 
   ~mk_ag_gemm() {
     if (copy != nullptr) cudaStreamDestroy(copy);
+    if (aborting != nullptr) cudaStreamDestroy(aborting);
     if (fork != nullptr) cudaEventDestroy(fork);
     if (join != nullptr) cudaEventDestroy(join);
     if (waited != nullptr) cudaFree(waited);
     if (sums != nullptr) cudaFree(sums);
+    if (abort_word != nullptr) cudaFreeHost(abort_word);
     mk::free_wait_record(record);
   }
+  mk::AgGemmMachine machine() const {
+    return {context->world, context->sms, context->sharers, plan.chunks(), plan.passes_on()};
+  }
+  uint64_t flag_bytes() const { return flag_words.back() * sizeof(uint64_t); }
 };
 
 namespace mk {
 namespace {
 
-// Columns x rows x shards of 16-bit elements, cut into boxes of 64 columns, 128-byte swizzled.
-CUtensorMap tensor_map(const Driver& driver, const void* base, Element element, int64_t columns, int64_t rows,
-                       int64_t shards, int64_t pitch, int64_t shard_pitch, int box_rows, const char* what) {
+// Columns x rows of 16-bit elements, cut into boxes of 64 columns, 128-byte swizzled.
+CUtensorMap tensor_map(const Driver& driver, const void* base, Element element, int64_t columns, int64_t rows, int64_t pitch,
+                       int box_rows, const char* what) {
   CUtensorMap map;
-  const cuuint64_t extent[3] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows),
-                                static_cast<cuuint64_t>(shards)};
-  const cuuint64_t stride[2] = {static_cast<cuuint64_t>(pitch) * 2, static_cast<cuuint64_t>(shard_pitch) * 2};
+  const cuuint64_t extent[3] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows), 1};
+  const cuuint64_t stride[2] = {static_cast<cuuint64_t>(pitch) * 2, static_cast<cuuint64_t>(rows * pitch) * 2};
   const cuuint32_t box[3] = {kStepK, static_cast<cuuint32_t>(box_rows), 1};
   const cuuint32_t step[3] = {1, 1, 1};
   driver.check(driver.encode_tiled(
@@ -60,42 +73,69 @@ CUtensorMap tensor_map(const Driver& driver, const void* base, Element element, 
   return map;
 }
 
-AgGemmParams make_params(const mk_ag_gemm& op, const mk_ag_gemm_args& a, const mk_ag_gemm_config& c) {
+// The parts of the parameters that follow from the plan.
+void fill_schedule(AgGemmParams& p, const Schedule& s, const mk_ag_gemm& op, const mk_ag_gemm_config& c) {
+  if (s.segments.size() > kMostSegments || s.raises.size() > kMostRaises)
+    fail(MK_ERROR_UNSUPPORTED, "the plan has %zu segments and %zu flags to raise on rank %d, this kernel takes %d and %d: plan "
+         "fewer chunks", s.segments.size(), s.raises.size(), op.context->rank, kMostSegments, kMostRaises);
+  uint32_t units = 0;
+  for (const Segment& segment : s.segments) {
+    Segment& out = p.segments[p.segment_count++] = segment;
+    units += static_cast<uint32_t>(ceil_div(segment.rows, int64_t{kTileM} * c.cluster) * p.tiles.n_tiles);
+    out.end = units;
+  }
+  p.units = p.merged ? static_cast<uint32_t>(p.tiles.n_tiles) : units;
+  for (const Raise& raise : s.raises) p.raises[p.raise_count++] = raise;
+}
+
+AgGemmParams make_params(const mk_ag_gemm& op, const mk_ag_gemm_args& a, const mk_ag_gemm_config& c, const Schedule& s) {
   const mk_context& context = *op.context;
   const Element element = static_cast<Element>(a.element);
-  const int64_t rows = a.m / context.world;
   const Driver& d = context.driver;
   AgGemmParams p = {};
-  p.merged = ag_gemm_merged(a, c, context.world);
-  const int a_box = p.merged ? static_cast<int>(rows) : kTileM;
-  p.a = tensor_map(d, a.a, element, a.k, rows, 1, a.lda, rows * a.lda, a_box, "tensor map of a");
-  p.b = tensor_map(d, a.b, element, a.k, a.n, 1, a.ldb, a.n * a.ldb, c.tile_n / c.cluster, "tensor map of b");
-  p.c = p.merged ? tensor_map(d, a.c, element, a.n, a.m, 1, a.ldc, a.m * a.ldc, kGroupM, "tensor map of c")
-                 : tensor_map(d, a.c, element, a.n, rows, context.world, a.ldc, rows * a.ldc, kGroupM, "tensor map of c");
-  p.own = tensor_map(d, a.a, element, a.k, rows, 1, a.lda, rows * a.lda, kTileM, "tensor map of a");
-  p.landing = context.world == 1
-                  ? p.a
-                  : tensor_map(d, context.heap->base(context.rank) + op.landing_at, element, a.k, rows, context.world - 1,
-                               a.k, rows * a.k, a_box, "tensor map of the landing buffer");
-  p.tiles = ag_gemm_tiles(a, c, context.world);
-  p.gate = ag_gemm_gate(a, c, context.world);
-  for (int r = 0; r < context.world; ++r) {
-    p.heap[r] = context.heap->base(r);
-    p.peer[r] = p.a;
-    if (r == context.rank) continue;
-    const char* place = p.heap[r] + op.landing_at + landing_index(r, context.rank) * rows * a.k * 2;
-    p.peer[r] = tensor_map(d, place, element, a.k, rows, 1, a.k, rows * a.k, kTileM, "tensor map of a peer's landing buffer");
+  p.merged = ag_gemm_merged(a, c, op.machine()) && a.n > 0;
+  p.tiles.group = std::max(1, c.raster_group / c.cluster);
+  p.tiles.n_tiles = static_cast<int32_t>(ceil_div(a.n, c.tile_n));
+  p.gate = ag_gemm_gate(a, c);
+  fill_schedule(p, s, op, c);
+  for (int r = 0; r < context.world; ++r)
+    p.flags[r] = reinterpret_cast<uint64_t*>(context.heap->base(r) + op.flags_at);
+
+  const int a_box = p.merged ? static_cast<int>(a.m / context.world) : kTileM;
+  char* landing = context.heap->base(context.rank) + op.landing_at;
+  // A map needs some memory; one that no load uses stands for what has no rows.
+  if (context.world > 1) {
+    p.landing = tensor_map(d, landing, element, a.k, a.m, a.k, a_box, "tensor map of the landing buffer");
+    p.passed = tensor_map(d, landing, element, a.k, a.m, a.k, kTileM, "tensor map of the landing buffer");
   }
-  p.push.stamps_at = static_cast<int64_t>(op.stamps_at);
-  p.push.group = c.push_group;
-  p.push.ctas = context.world > 1 ? c.push_ctas : 0;
+  p.a = p.landing;
+  if (s.own_rows > 0) {
+    p.a = tensor_map(d, a.a, element, a.k, s.own_rows, a.lda, a_box, "tensor map of a");
+    p.own = tensor_map(d, a.a, element, a.k, s.own_rows, a.lda, kTileM, "tensor map of a");
+  }
+  if (context.world == 1) p.landing = p.a;
+  p.b = p.c = p.a;
+  if (a.n > 0) {
+    p.b = tensor_map(d, a.b, element, a.k, a.n, a.ldb, c.tile_n / c.cluster, "tensor map of b");
+    p.c = tensor_map(d, a.c, element, a.n, a.m, a.ldc, kGroupM, "tensor map of c");
+  }
+  if (c.mover == MK_MOVER_SM && !s.copies.empty()) {
+    if (s.copies.size() > kMostCopies)
+      fail(MK_ERROR_UNSUPPORTED, "the plan has %zu copies on rank %d, this kernel takes %d: plan fewer chunks, or use the ce mover",
+           s.copies.size(), context.rank, kMostCopies);
+    p.push = {c.push_group, c.push_ctas};
+    for (const Copy& copy : s.copies) {
+      p.destination[p.copy_count] = tensor_map(d, context.heap->base(copy.peer) + op.landing_at + int64_t{copy.row} * a.k * 2, element,
+                                               a.k, copy.rows, a.k, kTileM, "tensor map of a peer's landing buffer");
+      p.copies[p.copy_count++] = copy;
+    }
+  }
   p.wait = wait_context(context, op.control_at, op.record);
-  p.stamps = reinterpret_cast<uint64_t*>(context.heap->base(context.rank) + op.stamps_at);
   p.waited = op.waited;
   p.c_base = a.c;
   p.c_pitch = a.ldc;
+  p.m = static_cast<int32_t>(a.m);
   p.n = static_cast<int32_t>(a.n);
-  p.shard_rows = static_cast<int32_t>(rows);
   p.k_steps = static_cast<int32_t>(ceil_div(a.k, kStepK));
   p.split.parts = c.split_k;
   p.split.steps = static_cast<int32_t>(ceil_div(p.k_steps, c.split_k));
@@ -104,23 +144,21 @@ AgGemmParams make_params(const mk_ag_gemm& op, const mk_ag_gemm_args& a, const m
   return p;
 }
 
-// Mover `ce`: every chunk of the own shard into every peer's landing buffer, each followed by a copy of the stamp on the
-// same stream (ordering the flag from a second stream costs more than it hides).
-void copy_shards(mk_ag_gemm& op, const AgGemmParams& p, const mk_ag_gemm_args& a, const mk_ag_gemm_config& c) {
+// Mover `ce`: the copies of the plan in their order, in chunks, each followed by a copy of the stamp on the same stream
+// (ordering the flag from a second stream costs more than it hides).
+void copy_shards(mk_ag_gemm& op, const AgGemmParams& p, const mk_ag_gemm_args& a, const mk_ag_gemm_config& c, const Schedule& s) {
   const mk_context& context = *op.context;
   const StampGrid& g = p.gate;
   const uint64_t* stamp = p.wait.control[context.rank]->stamp;
-  const std::vector<CopyChunk> chunks = ag_gemm_copies(g);
-  for (int step = 1; step < context.world; ++step) {
-    const int peer = rank_after(context.rank, step, context.world);
-    const int place = landing_index(peer, context.rank);
-    char* landing = p.heap[peer] + op.landing_at + place * int64_t{p.shard_rows} * a.k * 2;
-    uint64_t* stamps = reinterpret_cast<uint64_t*>(p.heap[peer] + op.stamps_at);
-    for (const CopyChunk& chunk : chunks) {
+  for (const Copy& copy : s.copies) {
+    char* landing = context.heap->base(copy.peer) + op.landing_at + int64_t{copy.row} * a.k * 2;
+    const char* own = static_cast<const char*>(a.a) + copy.own_row * a.lda * 2;
+    uint64_t* stamps = p.flags[copy.peer] + copy.raise;
+    for (const CopyChunk& chunk : ag_gemm_copies(g, copy.rows)) {
       const int64_t row = int64_t{chunk.row_block} * c.row_block, column = int64_t{chunk.k_block} * c.k_block;
-      const int64_t rows = std::min<int64_t>(c.row_block, p.shard_rows - row);
+      const int64_t rows = std::min<int64_t>(c.row_block, copy.rows - row);
       const int64_t columns = std::min(int64_t{chunk.k_blocks} * c.k_block, a.k - column);
-      const char* from = static_cast<const char*>(a.a) + (row * a.lda + column) * 2;
+      const char* from = own + (row * a.lda + column) * 2;
       char* to = landing + (row * a.k + column) * 2;
       if (columns == a.k && columns == a.lda) {
         check_cuda(cudaMemcpyAsync(to, from, rows * a.k * 2, cudaMemcpyDefault, op.copy), "copying to a peer");
@@ -130,7 +168,7 @@ void copy_shards(mk_ag_gemm& op, const AgGemmParams& p, const mk_ag_gemm_args& a
       }
       for (int32_t at = 0; at < chunk.k_blocks; at += kStampRun) {
         const int32_t count = std::min(kStampRun, chunk.k_blocks - at);
-        check_cuda(cudaMemcpyAsync(stamps + stamp_index(g, place, chunk.row_block, chunk.k_block + at), stamp,
+        check_cuda(cudaMemcpyAsync(stamps + stamp_index(g, chunk.row_block, chunk.k_block + at), stamp,
                                    count * sizeof(uint64_t), cudaMemcpyDefault, op.copy),
                    "raising a peer's flags");
       }
@@ -138,32 +176,49 @@ void copy_shards(mk_ag_gemm& op, const AgGemmParams& p, const mk_ag_gemm_args& a
   }
 }
 
+// Each credit once: the chunks of a shard have one for all peers.
+CopyCredits copy_credits(const mk_ag_gemm& op, const AgGemmParams& p, const Schedule& s) {
+  CopyCredits credits = {};
+  credits.flags = p.flags[op.context->rank];
+  credits.waited = op.waited;
+  for (const Copy& copy : s.copies) {
+    const auto same = [&](const FlagWait& f) { return f.flag == copy.free.flag; };
+    if (copy.free.flag == kNoFlag || std::any_of(credits.free, credits.free + credits.count, same)) continue;
+    if (credits.count == kMostCopies) fail(MK_ERROR_UNSUPPORTED, "the plan has more than %d credits: plan fewer chunks", kMostCopies);
+    credits.free[credits.count++] = copy.free;
+  }
+  return credits;
+}
+
 void launch(mk_ag_gemm& op, const mk_ag_gemm_args& a, const mk_ag_gemm_config& wanted, cudaStream_t stream) {
   const mk_context& context = *op.context;
   check_ag_gemm(a, op.capacity, context.world);
-  if (a.m == 0 || a.n == 0) return;
+  if (a.m == 0 || (a.n == 0 && context.world == 1)) return;
   if (a.k == 0) {
-    check_cuda(cudaMemset2DAsync(a.c, a.ldc * 2, 0, a.n * 2, a.m, stream), "zeroing c");
+    if (a.n > 0) check_cuda(cudaMemset2DAsync(a.c, a.ldc * 2, 0, a.n * 2, a.m, stream), "zeroing c");
     return;
   }
   mk_ag_gemm_config c = wanted;
-  complete_ag_gemm(c, a, {context.world, context.sms, context.sharers});
+  complete_ag_gemm(c, a, op.machine());
+  if (context.world > 1) op.plan.check_blocks(c.row_block, c.k_block);
   const AgGemmShape shape = {c.tile_n, c.cluster, static_cast<Element>(a.element)};
   const int ctas = std::min(c.ctas, op.resident[c.tile_n / 256][c.cluster - 1]) / c.cluster * c.cluster;
   if (ctas < 1) fail(MK_ERROR_UNSUPPORTED, "not one CTA of this kernel fits on the GPU");
   c.push_ctas = std::min(c.push_ctas, ctas);
-  if (c.split_k > 1 && tile_units(ag_gemm_tiles(a, c, context.world)) * c.split_k > ctas)
+  if (c.split_k > 1 && ag_gemm_units(a, c, op.machine()) * c.split_k > ctas)
     fail(MK_ERROR_UNSUPPORTED, "only %d CTAs fit, too few for a split of K by %d", ctas, c.split_k);
-  const AgGemmParams p = make_params(op, a, c);
-  const bool copies = c.mover == MK_MOVER_CE && context.world > 1;
+  const Schedule s = op.plan.evaluate(a.m, a.n, a.k, op.flag_words);
+  const AgGemmParams p = make_params(op, a, c, s);
+  const bool copies = c.mover == MK_MOVER_CE && !s.copies.empty();
+  op.last_ctas = ctas, op.last_push_ctas = p.push.ctas, op.last_copies = copies;
   if (copies) {
-    check_cuda(ag_gemm_prologue_launch(p.wait, stream), "launching the prologue");
+    check_cuda(ag_gemm_prologue_launch(p.wait, copy_credits(op, p, s), stream), "launching the prologue");
     check_cuda(cudaEventRecord(op.fork, stream), "forking the copy stream");
   }
   check_cuda(ag_gemm_launch(shape, p, ctas, stream), "launching ag_gemm");
   if (copies) {
     check_cuda(cudaStreamWaitEvent(op.copy, op.fork, 0), "forking the copy stream");
-    copy_shards(op, p, a, c);
+    copy_shards(op, p, a, c, s);
     check_cuda(cudaEventRecord(op.join, op.copy), "joining the copy stream");
     check_cuda(cudaStreamWaitEvent(stream, op.join, 0), "joining the copy stream");
   }
@@ -180,20 +235,63 @@ void prepare_kernels(mk_ag_gemm& op) {
       }
 }
 
-// Ranks that ask for different sizes would write outside one another's buffers.
+// Where the parts of an operator lie in the heap, from `heap` on.
+void lay_out(mk_ag_gemm& op, OffsetAllocator& heap, int world) {
+  op.control_at = heap.allocate(sizeof(Control), "ag_gemm's control block");
+  op.flags_at = heap.allocate(op.flag_bytes(), "ag_gemm's flags");
+  op.sum_flags_at = heap.allocate(kSumFlagBytes, "ag_gemm's flags of split tiles");
+  op.landing_at = heap.allocate(world > 1 ? op.capacity.max_m * op.capacity.max_k * 2 : 0, "ag_gemm's landing buffer");
+}
+
+void read_desc(mk_ag_gemm& op, const mk_ag_gemm_desc* desc) {
+  check_struct(desc, "mk_ag_gemm_desc");
+  check_ag_gemm_capacity(*desc);
+  op.capacity = *desc;
+  op.plan = AgGemmPlan(desc->plan, desc->plan_bytes);
+  op.flag_words = op.plan.flag_words(desc->max_m, desc->max_k);
+}
+
+void check_plan_fits(const mk_context& c, const AgGemmPlan& plan) {
+  if (plan.world() != c.world || plan.rank() != c.rank)
+    fail(MK_ERROR_ARGUMENT, "the plan is for rank %d of %d, this context is rank %d of %d", plan.rank(), plan.world(), c.rank, c.world);
+  if (plan.node_ranks() != c.node_ranks)
+    fail(MK_ERROR_ARGUMENT, "the plan has other nodes than this context, or other numbers of ranks on them");
+}
+
+// Ranks that ask for different sizes, or follow different plans, would write outside one another's buffers.
 void check_same_offsets(const mk_context& c, const mk_ag_gemm& op) {
   if (c.world == 1) return;
-  struct Offsets {
+  struct Facts {
     uint64_t at[4];
     int64_t m, k;
+    uint64_t plan;
   };
-  const Offsets mine = {{op.control_at, op.stamps_at, op.sum_flags_at, op.landing_at}, op.capacity.max_m, op.capacity.max_k};
-  std::vector<Offsets> all(c.world);
+  const Facts mine = {{op.control_at, op.flags_at, op.sum_flags_at, op.landing_at}, op.capacity.max_m, op.capacity.max_k,
+                      op.plan.fingerprint()};
+  std::vector<Facts> all(c.world);
   if (c.allgather(c.user, &mine, all.data(), sizeof mine) != 0)
     fail(MK_ERROR_BOOTSTRAP, "the all-gather callback failed");
-  for (int r = 0; r < c.world; ++r)
+  for (int r = 0; r < c.world; ++r) {
+    if (all[r].plan != mine.plan) fail(MK_ERROR_ARGUMENT, "rank %d has part of another plan than rank %d", r, c.rank);
     if (memcmp(&all[r], &mine, sizeof mine) != 0)
       fail(MK_ERROR_ARGUMENT, "rank %d made this operator with other sizes or in another order than rank %d", r, c.rank);
+  }
+}
+
+// Which of the plan's flags lies at a heap offset, and which block of it.
+void name_flag(const mk_ag_gemm& op, uint64_t offset, uint32_t* flag, uint32_t* block) {
+  *flag = MK_NO_FLAG;
+  *block = 0;
+  if (offset < op.flags_at || offset >= op.flags_at + op.flag_bytes()) return;
+  const uint64_t word = (offset - op.flags_at) / sizeof(uint64_t);
+  const auto next = std::upper_bound(op.flag_words.begin(), op.flag_words.end(), word);
+  *flag = static_cast<uint32_t>(next - op.flag_words.begin() - 1);
+  *block = static_cast<uint32_t>(word - *(next - 1));
+}
+
+const char* role_name(uint32_t role) {
+  static const char* const names[kRoles] = {"no role", "the producer", "the push", "the copies", "a barrier", "a sum", "the sends", "a notice"};
+  return role < kRoles ? names[role] : "an unknown role";
 }
 
 }  // namespace
@@ -201,26 +299,37 @@ void check_same_offsets(const mk_context& c, const mk_ag_gemm& op) {
 
 extern "C" {
 
+int mk_ag_gemm_heap_bytes(const mk_ag_gemm_desc* desc, uint64_t* bytes, mk_error* error) {
+  return mk::guarded(error, [&] {
+    if (bytes == nullptr) mk::fail(MK_ERROR_ARGUMENT, "bytes is NULL");
+    mk_ag_gemm op;
+    mk::read_desc(op, desc);
+    mk::OffsetAllocator heap(UINT64_MAX / 2);
+    mk::lay_out(op, heap, op.plan.world());
+    *bytes = heap.used() + kContextHeap;
+  });
+}
+
 int mk_ag_gemm_create(mk_context* context, const mk_ag_gemm_desc* desc, mk_ag_gemm** out, mk_error* error) {
   return mk::guarded(error, [&] {
     if (out == nullptr) mk::fail(MK_ERROR_ARGUMENT, "out is NULL");
     *out = nullptr;
     if (context == nullptr) mk::fail(MK_ERROR_ARGUMENT, "context is NULL");
-    mk::check_struct(desc, "mk_ag_gemm_desc");
     const mk::DeviceGuard guard(context->device);
     auto op = std::make_unique<mk_ag_gemm>();
     op->context = context;
-    op->capacity = mk::ag_gemm_capacity(*desc, context->world);
-    mk::OffsetAllocator& heap = context->heap->offsets();
-    op->control_at = heap.allocate(sizeof(mk::Control), "ag_gemm's control block");
-    op->stamps_at = heap.allocate(op->capacity.stamps * 8, "ag_gemm's flags");
-    op->sum_flags_at = heap.allocate(sum_flag_bytes(*context), "ag_gemm's flags of split tiles");
-    op->landing_at = heap.allocate(op->capacity.landing_bytes, "ag_gemm's landing buffer");
+    mk::read_desc(*op, desc);
+    mk::check_plan_fits(*context, op->plan);
+    mk::lay_out(*op, context->heap->offsets(), context->world);
     op->record = mk::make_wait_record();
+    void* word = nullptr;
+    mk::check_cuda(cudaHostAlloc(&word, sizeof *op->abort_word, cudaHostAllocPortable), "pinned memory");
+    op->abort_word = new (word) uint64_t(1);
     mk::check_cuda(cudaMalloc(&op->sums, size_t(context->sms) * mk::kTileM * mk::kSplitTileN * sizeof(float)), "device memory");
-    mk::check_cuda(cudaMalloc(&op->waited, kMostCtas * sizeof(int64_t)), "device memory");
-    mk::check_cuda(cudaMemset(op->waited, 0, kMostCtas * sizeof(int64_t)), "device memory");
+    mk::check_cuda(cudaMalloc(&op->waited, kMostCtas * mk::kRoles * sizeof(int64_t)), "device memory");
+    mk::check_cuda(cudaMemset(op->waited, 0, kMostCtas * mk::kRoles * sizeof(int64_t)), "device memory");
     mk::check_cuda(cudaStreamCreateWithFlags(&op->copy, cudaStreamNonBlocking), "copy stream");
+    mk::check_cuda(cudaStreamCreateWithFlags(&op->aborting, cudaStreamNonBlocking), "stream for aborts");
     mk::check_cuda(cudaEventCreateWithFlags(&op->fork, cudaEventDisableTiming), "copy event");
     mk::check_cuda(cudaEventCreateWithFlags(&op->join, cudaEventDisableTiming), "copy event");
     mk::prepare_kernels(*op);
@@ -262,7 +371,7 @@ int mk_ag_gemm_choose(mk_ag_gemm* op, const mk_ag_gemm_args* args, mk_ag_gemm_co
     mk::check_struct(args, "mk_ag_gemm_args");
     mk::check_struct(config, "mk_ag_gemm_config");
     mk::check_ag_gemm(*args, op->capacity, op->context->world);
-    mk::complete_ag_gemm(*config, *args, {op->context->world, op->context->sms, op->context->sharers});
+    mk::complete_ag_gemm(*config, *args, op->machine());
   });
 }
 
@@ -272,13 +381,16 @@ int mk_ag_gemm_status(mk_ag_gemm* op, mk_wait_record* record, mk_error* error) {
     const mk_context& c = *op->context;
     const mk::DeviceGuard guard(c.device);
     const volatile mk::WaitRecord* seen = op->record;
+    uint32_t flag, block;
+    mk::name_flag(*op, seen->flag, &flag, &block);
     if (record != nullptr) {
       mk::check_struct(record, "mk_wait_record");
       record->valid = static_cast<uint32_t>(seen->valid);
       record->rank = seen->rank;
       record->cta = seen->cta;
       record->role = seen->role;
-      record->peer = seen->peer;
+      record->flag = flag;
+      record->block = block;
       record->flag_offset = seen->flag;
       record->seen = seen->seen;
       record->wanted = seen->wanted;
@@ -288,10 +400,25 @@ int mk_ag_gemm_status(mk_ag_gemm* op, mk_wait_record* record, mk_error* error) {
                               cudaMemcpyDeviceToHost),
                    "reading the abort word");
     if (seen->valid)
-      mk::fail(MK_ERROR_ABORTED, "rank %u, CTA %u, role %u gave up waiting for rank %u: flag at heap offset %llu is %llu, "
-               "%llu was wanted", seen->rank, seen->cta, seen->role, seen->peer, static_cast<unsigned long long>(seen->flag),
+      mk::fail(MK_ERROR_ABORTED, "rank %u, CTA %u: %s waited more than %.3g s for flag %d, block %u, of the plan (heap offset %llu): "
+               "it is %llu, %llu was wanted", seen->rank, seen->cta, mk::role_name(seen->role), 1e-9 * double(c.timeout_ns),
+               static_cast<int>(flag), block, static_cast<unsigned long long>(seen->flag),
                static_cast<unsigned long long>(seen->seen), static_cast<unsigned long long>(seen->wanted));
-    if (abort != 0) mk::fail(MK_ERROR_ABORTED, "another rank gave up waiting");
+    if (abort != 0) mk::fail(MK_ERROR_ABORTED, "aborted by the caller or by another rank, which gave up waiting");
+  });
+}
+
+int mk_ag_gemm_abort(mk_ag_gemm* op, mk_error* error) {
+  return mk::guarded(error, [&] {
+    if (op == nullptr) mk::fail(MK_ERROR_ARGUMENT, "op is NULL");
+    const mk_context& c = *op->context;
+    const mk::DeviceGuard guard(c.device);
+    // Copies from pinned memory progress beside kernels that fill the GPU.
+    for (int r = 0; r < c.world; ++r)
+      mk::check_cuda(cudaMemcpyAsync(c.heap->base(r) + op->control_at + offsetof(mk::Control, abort), op->abort_word,
+                                     sizeof *op->abort_word, cudaMemcpyDefault, op->aborting),
+                     "setting the abort word");
+    mk::check_cuda(cudaStreamSynchronize(op->aborting), "setting the abort word");
   });
 }
 
@@ -304,20 +431,42 @@ int mk_ag_gemm_reset(mk_ag_gemm* op, mk_error* error) {
     mk::host_barrier(c);  // nobody writes flags any more
     char* base = c.heap->base(c.rank);
     mk::check_cuda(cudaMemset(base + op->control_at, 0, sizeof(mk::Control)), "clearing the control block");
-    mk::check_cuda(cudaMemset(base + op->stamps_at, 0, op->capacity.stamps * 8), "clearing the flags");
-    mk::check_cuda(cudaMemset(base + op->sum_flags_at, 0, sum_flag_bytes(c)), "clearing the flags");
+    mk::check_cuda(cudaMemset(base + op->flags_at, 0, op->flag_bytes()), "clearing the flags");
+    mk::check_cuda(cudaMemset(base + op->sum_flags_at, 0, kSumFlagBytes), "clearing the flags");
     *op->record = mk::WaitRecord{};
     mk::check_cuda(cudaDeviceSynchronize(), "clearing the flags");
     mk::host_barrier(c);
   });
 }
 
-int mk_ag_gemm_waited(mk_ag_gemm* op, int64_t* cycles, int32_t count, mk_error* error) {
+int mk_ag_gemm_waited(mk_ag_gemm* op, mk_ag_gemm_waits* waits, mk_error* error) {
   return mk::guarded(error, [&] {
-    if (op == nullptr || cycles == nullptr) mk::fail(MK_ERROR_ARGUMENT, "op or cycles is NULL");
+    if (op == nullptr) mk::fail(MK_ERROR_ARGUMENT, "op is NULL");
+    mk::check_struct(waits, "mk_ag_gemm_waits");
     const mk::DeviceGuard guard(op->context->device);
-    mk::check_cuda(cudaMemcpy(cycles, op->waited, std::min(count, kMostCtas) * sizeof(int64_t), cudaMemcpyDeviceToHost),
+    const int ctas = std::min(op->last_ctas, kMostCtas);
+    waits->ctas = ctas;
+    waits->life = 0;
+    if (ctas == 0) return;
+    std::vector<int64_t> cycles(size_t(ctas) * mk::kRoles);
+    mk::check_cuda(cudaMemcpy(cycles.data(), op->waited, cycles.size() * sizeof(int64_t), cudaMemcpyDeviceToHost),
                    "reading the waiting times");
+    const int with_role[mk::kRoles] = {ctas, ctas, op->last_push_ctas, op->last_copies};
+    for (int role = mk::kRoleNone; role < int(mk::kRoles); ++role) {
+      int64_t sum = 0, most = 0;
+      for (int cta = 0; cta < with_role[role]; ++cta) {
+        const int64_t v = cycles[size_t(cta) * mk::kRoles + role];
+        sum += v;
+        most = std::max(most, v);
+      }
+      if (with_role[role] > 0) sum /= with_role[role];
+      if (role == int(mk::kRoleNone)) {
+        waits->life = sum;
+        sum = most = 0;
+      }
+      waits->mean[role] = sum;
+      waits->most[role] = most;
+    }
   });
 }
 

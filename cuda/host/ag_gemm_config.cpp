@@ -40,70 +40,70 @@ void check_pitch(int64_t pitch, int64_t columns, const char* name) {
   if (pitch > kLargest) fail(MK_ERROR_ARGUMENT, "%s is too large", name);
 }
 
-}  // namespace
-
-AgGemmCapacity ag_gemm_capacity(const mk_ag_gemm_desc& d, int world) {
-  if (d.max_m < 0 || d.max_k < 0 || d.max_m > kLargest || d.max_k > kLargest)
-    fail(MK_ERROR_ARGUMENT, "max_m or max_k is negative or above 2^31");
-  const int64_t shard = ceil_div(d.max_m, world);
-  AgGemmCapacity c;
-  c.max_m = d.max_m;
-  c.max_k = d.max_k;
-  if (shard != 0 && d.max_k > (int64_t{1} << 40) / (2 * shard))
-    fail(MK_ERROR_ARGUMENT, "max_m * max_k is too large for the landing buffer");
-  c.landing_bytes = (world - 1) * shard * d.max_k * 2;
-  c.stamps = (world - 1) * ceil_div(shard, kTileM) * ceil_div(d.max_k, kStepK);
-  return c;
+void check_span(int64_t pitch, int64_t rows) {
+  if (pitch > (int64_t{1} << 38) / std::max<int64_t>(rows, 1))
+    fail(MK_ERROR_ARGUMENT, "an operand spans more than 2^39 bytes");
 }
 
-void check_ag_gemm(const mk_ag_gemm_args& a, const AgGemmCapacity& capacity, int world) {
+}  // namespace
+
+void check_ag_gemm_capacity(const mk_ag_gemm_desc& d) {
+  if (d.max_m < 0 || d.max_k < 0 || d.max_m > kLargest || d.max_k > kLargest)
+    fail(MK_ERROR_ARGUMENT, "max_m or max_k is negative or above 2^31");
+  if (d.max_m != 0 && d.max_k > (int64_t{1} << 40) / (2 * d.max_m))
+    fail(MK_ERROR_ARGUMENT, "max_m * max_k is too large for the landing buffer");
+}
+
+void check_ag_gemm(const mk_ag_gemm_args& a, const mk_ag_gemm_desc& capacity, int world) {
   if (a.m < 0 || a.n < 0 || a.k < 0) fail(MK_ERROR_ARGUMENT, "m, n or k is negative");
   if (a.m > kLargest || a.n > kLargest || a.k > kLargest) fail(MK_ERROR_ARGUMENT, "m, n or k is above 2^31");
-  if (a.m % world != 0)
-    fail(MK_ERROR_ARGUMENT, "m is %lld, not a multiple of the %d ranks", static_cast<long long>(a.m), world);
   if (a.element != MK_BF16 && a.element != MK_F16) fail(MK_ERROR_ARGUMENT, "element %d is neither bf16 nor f16", a.element);
   if (world > 1 && (a.m > capacity.max_m || a.k > capacity.max_k))
     fail(MK_ERROR_ARGUMENT, "m %lld, k %lld is larger than the operator was made for (%lld, %lld)",
          static_cast<long long>(a.m), static_cast<long long>(a.k), static_cast<long long>(capacity.max_m),
          static_cast<long long>(capacity.max_k));
-  if (a.m == 0 || a.n == 0) return;
-  check_pointer(a.c, "c");
-  check_pitch(a.ldc, a.n, "ldc");
-  if (a.k == 0) return;
-  check_pointer(a.a, "a");
-  check_pointer(a.b, "b");
-  check_pitch(a.lda, a.k, "lda");
-  check_pitch(a.ldb, a.k, "ldb");
-  if (a.k % 8 != 0) fail(MK_ERROR_ARGUMENT, "k is %lld, not a multiple of 8", static_cast<long long>(a.k));
-  const int64_t rows = std::max(a.m / world, a.n);
-  if (std::max(a.lda, a.ldb) > (int64_t{1} << 38) / std::max<int64_t>(rows, 1))
-    fail(MK_ERROR_ARGUMENT, "an operand spans more than 2^39 bytes");
+  const int64_t shard = ceil_div(a.m, world);
+  if (a.m > 0 && a.n > 0) {
+    check_pointer(a.c, "c");
+    check_pitch(a.ldc, a.n, "ldc");
+    if (a.k > 0) {
+      check_pointer(a.b, "b");
+      check_pitch(a.ldb, a.k, "ldb");
+      check_span(a.ldb, a.n);
+    }
+  }
+  // Peers need the shard also where there is nothing to compute.
+  if (a.m > 0 && a.k > 0 && (a.n > 0 || world > 1)) {
+    if (a.m >= world || a.a != nullptr) check_pointer(a.a, "a");
+    check_pitch(a.lda, a.k, "lda");
+    check_span(a.lda, shard);
+    if (a.k % 8 != 0) fail(MK_ERROR_ARGUMENT, "k is %lld, not a multiple of 8", static_cast<long long>(a.k));
+  }
 }
 
-bool ag_gemm_merged(const mk_ag_gemm_args& a, const mk_ag_gemm_config& c, int world) {
-  return world > 1 && a.m > 0 && a.m <= kTileM && a.m / world % 8 == 0 && c.tile_n == kSplitTileN && c.cluster == 1 &&
-         c.mover == MK_MOVER_SM;
+bool ag_gemm_merged(const mk_ag_gemm_args& a, const mk_ag_gemm_config& c, const AgGemmMachine& machine) {
+  return machine.world > 1 && machine.chunks == 1 && a.m > 0 && a.m <= kTileM && a.m % (machine.world * 8) == 0 &&
+         c.tile_n == kSplitTileN && c.cluster == 1 && c.mover == MK_MOVER_SM;
 }
 
-TileGrid ag_gemm_tiles(const mk_ag_gemm_args& a, const mk_ag_gemm_config& c, int world) {
-  TileGrid g;
-  g.shards = ag_gemm_merged(a, c, world) ? 1 : world;
-  g.m_units = static_cast<int32_t>(ceil_div(a.m / world, int64_t{kTileM} * c.cluster));
-  g.n_tiles = static_cast<int32_t>(ceil_div(a.n, c.tile_n));
-  g.group = std::max(1, c.raster_group / c.cluster);
-  return g;
+int64_t ag_gemm_units(const mk_ag_gemm_args& a, const mk_ag_gemm_config& c, const AgGemmMachine& machine) {
+  const int64_t n_tiles = ceil_div(a.n, c.tile_n);
+  if (ag_gemm_merged(a, c, machine)) return n_tiles;
+  const int64_t segments = int64_t{machine.world} * machine.chunks;
+  return segments * ceil_div(ceil_div(a.m, segments), int64_t{kTileM} * c.cluster) * n_tiles;
 }
 
-StampGrid ag_gemm_gate(const mk_ag_gemm_args& a, const mk_ag_gemm_config& c, int world) {
-  return stamp_grid(a.m / world, a.k, log2_of(c.row_block / kTileM), log2_of(c.k_block / kStepK));
+StampGrid ag_gemm_gate(const mk_ag_gemm_args& a, const mk_ag_gemm_config& c) {
+  return stamp_grid(a.k, log2_of(c.row_block / kTileM), log2_of(c.k_block / kStepK));
 }
 
-std::vector<CopyChunk> ag_gemm_copies(const StampGrid& g) {
+std::vector<CopyChunk> ag_gemm_copies(const StampGrid& g, int64_t rows) {
   std::vector<CopyChunk> out;
-  for (int32_t row = 0; row + 1 < g.row_blocks; ++row) out.push_back({row, 0, g.k_blocks});
-  for (int32_t at = 0; at < g.k_blocks;) {
+  const int32_t row_blocks = static_cast<int32_t>(stamp_rows(g, rows));
+  for (int32_t row = 0; row + 1 < row_blocks; ++row) out.push_back({row, 0, g.k_blocks});
+  for (int32_t at = 0; at < g.k_blocks && row_blocks > 0;) {
     const int32_t count = std::max(1, (g.k_blocks - at) / 2);
-    out.push_back({g.row_blocks - 1, at, count});
+    out.push_back({row_blocks - 1, at, count});
     at += count;
   }
   return out;
@@ -113,7 +113,7 @@ namespace {
 
 // Parts of K for problems that leave SMs idle. Every part has its own CTA and at least one step.
 void complete_split(mk_ag_gemm_config& c, const mk_ag_gemm_args& a, const AgGemmMachine& machine) {
-  const int64_t tiles = tile_units(ag_gemm_tiles(a, c, machine.world));
+  const int64_t tiles = ag_gemm_units(a, c, machine);
   const int64_t steps = ceil_div(a.k, kStepK);
   const bool possible = c.tile_n == kSplitTileN && c.cluster == 1 && tiles > 0 && steps > 0;
   if (c.split_k == 0) {
@@ -133,17 +133,19 @@ void complete_split(mk_ag_gemm_config& c, const mk_ag_gemm_args& a, const AgGemm
 }  // namespace
 
 void complete_ag_gemm(mk_ag_gemm_config& c, const mk_ag_gemm_args& a, const AgGemmMachine& machine) {
-  const int64_t shard = a.m / machine.world;
+  const int64_t shard = ceil_div(a.m, machine.world);
   // Ranks that share a GPU wait for one another inside their kernels, so all must fit at once; MPS limits the SMs of a
   // rank, but may give two ranks the same ones.
   if (c.ctas == 0) c.ctas = std::max(1, machine.sms / machine.sharers);
   if (c.ctas < 0) fail(MK_ERROR_ARGUMENT, "ctas is %d", c.ctas);
   if (c.mover == MK_MOVER_AUTO)
-    c.mover = shard * a.k * 2 >= kCopyEngineBytes && machine.sharers == 1 ? MK_MOVER_CE : MK_MOVER_SM;
+    c.mover = shard * a.k * 2 >= kCopyEngineBytes && machine.sharers == 1 && !machine.passes_on ? MK_MOVER_CE : MK_MOVER_SM;
   if (c.mover != MK_MOVER_SM && c.mover != MK_MOVER_CE) fail(MK_ERROR_ARGUMENT, "mover %d is unknown", c.mover);
   // A copy inside one GPU needs SMs, which the waiting kernels hold.
   if (c.mover == MK_MOVER_CE && machine.sharers > 1)
     fail(MK_ERROR_UNSUPPORTED, "the copy engine cannot serve ranks that share a GPU: use the sm mover");
+  if (c.mover == MK_MOVER_CE && machine.passes_on)
+    fail(MK_ERROR_UNSUPPORTED, "the copy engine cannot pass on what arrives during the call: use the sm mover");
   if (c.tile_n == 0) {
     // One wave of large tiles leaves no own rows to compute while the peers' rows are on their way.
     const int64_t large = ceil_div(shard, kTileM) * machine.world * ceil_div(a.n, 256);
@@ -184,10 +186,9 @@ void complete_ag_gemm(mk_ag_gemm_config& c, const mk_ag_gemm_args& a, const AgGe
   }
   if (c.push_group < 1 || c.raster_group < 1) fail(MK_ERROR_ARGUMENT, "push_group and raster_group must be positive");
   complete_split(c, a, machine);
-  const StampGrid gate = ag_gemm_gate(a, c, machine.world);
-  const TileGrid tiles = ag_gemm_tiles(a, c, machine.world);
-  if (tile_units(tiles) >= kMaxCount || int64_t{gate.row_blocks} * gate.k_blocks >= kMaxCount ||
-      int64_t{tiles.group} * tiles.n_tiles >= kMaxCount || int64_t{c.push_group} * gate.k_blocks >= kMaxCount)
+  const StampGrid gate = ag_gemm_gate(a, c);
+  if (ag_gemm_units(a, c, machine) >= kMaxCount || stamp_rows(gate, shard) * gate.k_blocks >= kMaxCount ||
+      int64_t{c.raster_group} * n_tiles >= kMaxCount || int64_t{c.push_group} * gate.k_blocks >= kMaxCount)
     fail(MK_ERROR_ARGUMENT, "the problem has more than 2^31 tiles or blocks");
 }
 

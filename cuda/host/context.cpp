@@ -73,10 +73,21 @@ void check_desc(const mk_context_desc* d) {
   if (d->rank < 0 || d->rank >= d->world) fail(MK_ERROR_ARGUMENT, "rank %d is not in a world of %d", d->rank, d->world);
   if (d->world > 1 && d->allgather == nullptr) fail(MK_ERROR_ARGUMENT, "more than one rank needs an all-gather callback");
   if (d->heap_bytes == 0) fail(MK_ERROR_ARGUMENT, "heap_bytes is 0");
+  if (d->nodes < 0 || d->nodes > d->world || (d->nodes > 0 && d->node_ranks == nullptr))
+    fail(MK_ERROR_ARGUMENT, "nodes is %d for %d ranks, or node_ranks is NULL", d->nodes, d->world);
+  int64_t ranks = 0;
+  for (int i = 0; i < d->nodes; ++i) {
+    if (d->node_ranks[i] < 1) fail(MK_ERROR_ARGUMENT, "node %d has %d ranks", i, d->node_ranks[i]);
+    ranks += d->node_ranks[i];
+  }
+  if (d->nodes > 0 && ranks != d->world)
+    fail(MK_ERROR_ARGUMENT, "the nodes have %lld ranks together, the world has %d", static_cast<long long>(ranks), d->world);
+  if (d->nodes > 1 && d->network != MK_NETWORK_EMU)
+    fail(MK_ERROR_UNSUPPORTED, "network %d is unknown: between nodes this library has emu (%d)", d->network, MK_NETWORK_EMU);
 }
 
 // Ranks that were given different values would hang later; they learn it here. Also counts who shares a GPU.
-void meet(mk_context& c, uint64_t heap_bytes) {
+void meet(mk_context& c, const mk_context_desc& d) {
   if (c.world == 1) return;
   struct Facts {
     uint64_t version, heap, timeout;
@@ -85,7 +96,7 @@ void meet(mk_context& c, uint64_t heap_bytes) {
   };
   cudaDeviceProp properties;
   check_cuda(cudaGetDeviceProperties(&properties, c.device), "device properties");
-  Facts mine = {MK_VERSION, heap_bytes, c.timeout_ns, c.world, c.rank, {}};
+  Facts mine = {MK_VERSION, d.heap_bytes, c.timeout_ns, c.world, c.rank, {}};
   static_assert(sizeof properties.uuid.bytes == sizeof mine.gpu);
   memcpy(mine.gpu, properties.uuid.bytes, sizeof mine.gpu);
   std::vector<Facts> all(c.world);
@@ -101,6 +112,8 @@ void meet(mk_context& c, uint64_t heap_bytes) {
     for (const Facts& other : all) on_same += memcmp(other.gpu, f.gpu, sizeof f.gpu) == 0;
     c.sharers = std::max(c.sharers, on_same);
   }
+  if (c.sharers > 1 && !d.share_gpus)
+    fail(MK_ERROR_ARGUMENT, "up to %d ranks are on one GPU; start fewer ranks, or say that they may share (share_gpus)", c.sharers);
 }
 
 }  // namespace
@@ -127,7 +140,11 @@ int mk_context_create(const mk_context_desc* desc, mk_context** out, mk_error* e
     c->user = desc->user;
     c->driver = mk::Driver::load();
     mk::check_cuda(cudaDeviceGetAttribute(&c->sms, cudaDevAttrMultiProcessorCount, desc->device), "SM count");
-    mk::meet(*c, desc->heap_bytes);
+    if (desc->nodes > 0)
+      c->node_ranks.assign(desc->node_ranks, desc->node_ranks + desc->nodes);
+    else
+      c->node_ranks = {desc->world};
+    mk::meet(*c, *desc);
     c->heap = std::make_unique<mk::SymmetricHeap>(c->driver, desc->heap_bytes, c->device, c->rank, c->world, c->allgather,
                                                   c->user);
     c->barrier_at = c->heap->offsets().allocate(sizeof(mk::Control), "the barrier");
@@ -152,7 +169,8 @@ int mk_barrier(mk_context* c, mk_stream stream, mk_error* error) {
     if (c == nullptr) mk::fail(MK_ERROR_ARGUMENT, "context is NULL");
     const volatile mk::WaitRecord* gave_up = c->barrier_record;
     if (gave_up->valid)
-      mk::fail(MK_ERROR_ABORTED, "rank %u gave up waiting for rank %u in a barrier", gave_up->rank, gave_up->peer);
+      mk::fail(MK_ERROR_ABORTED, "rank %u gave up waiting for rank %llu in a barrier", gave_up->rank,
+               static_cast<unsigned long long>((gave_up->flag - c->barrier_at - offsetof(mk::Control, met)) / sizeof(mk::Word)));
     const mk::DeviceGuard guard(c->device);
     mk::check_cuda(mk::barrier_launch(mk::wait_context(*c, c->barrier_at, c->barrier_record), stream), "barrier");
   });

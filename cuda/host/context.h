@@ -1,6 +1,7 @@
 // A rank's context: device, heap, peers, and what every wait needs.
 #pragma once
 #include <memory>
+#include <vector>
 
 #include "comm/control.h"
 #include "heap/symmetric_heap.h"
@@ -13,6 +14,7 @@ struct mk_context {
   int device = 0;
   int sms = 0;
   int sharers = 1;  // most ranks on one GPU
+  std::vector<int32_t> node_ranks;  // ranks of each node
   uint64_t timeout_ns = 0;
   mk_allgather allgather = nullptr;
   void* user = nullptr;

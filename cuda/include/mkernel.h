@@ -3,7 +3,7 @@
  * Handles are opaque. Every struct starts with its size and the interface version (MK_INIT fills both), so a library
  * and a caller of different ages find out at the call. A function that can fail returns MK_OK or a code, and fills
  * *error (may be NULL) with the code and one line of text. The library keeps no global state, reads no environment
- * variable, prints nothing and never exits. A handle is used by one thread at a time.
+ * variable, prints nothing and never exits. A handle is used by one thread at a time (but see mk_ag_gemm_abort).
  *
  * "Collective" means: every rank of the context calls it, in the same order, with the same sizes.
  */
@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-#define MK_VERSION 1u
+#define MK_VERSION 2u
 #if defined(__GNUC__)
 #define MK_API __attribute__((visibility("default")))
 #else
@@ -51,15 +51,25 @@ typedef struct CUstream_st* mk_stream; /* a cudaStream_t */
  * Returns 0 if all went well. Used when contexts and operators are made, reset and destroyed; never by a launch. */
 typedef int (*mk_allgather)(void* user, const void* mine, void* all, uint64_t bytes);
 
+typedef enum mk_network {
+  MK_NETWORK_NONE = 0,
+  MK_NETWORK_EMU = 1 /* nodes of one host: device copies, held back to the bandwidth and latency given */
+} mk_network;
+
 typedef struct mk_context_desc {
   uint32_t size, version;
   int32_t rank, world;
   int32_t device;          /* CUDA ordinal of this rank's GPU */
-  int32_t reserved;
-  uint64_t heap_bytes;     /* symmetric heap of each rank */
+  int32_t share_gpus;      /* 0: ranks that share a GPU are refused */
+  uint64_t heap_bytes;     /* symmetric heap of each rank: mk_ag_gemm_heap_bytes, summed over its operators */
   uint64_t timeout_ns;     /* bound of every wait inside a kernel; 0: ten seconds */
   mk_allgather allgather;  /* may be NULL when world is 1 */
   void* user;
+  const int32_t* node_ranks; /* ranks of each node, first node first, as in the plan; read during the call only */
+  int32_t nodes;             /* entries of node_ranks; 0: one node */
+  int32_t network;           /* mk_network, for more than one node */
+  double net_bandwidth;      /* emu: bytes per second of each rank and direction; 0: as fast as copies are */
+  uint64_t net_latency_ns;   /* emu: added to each message */
 } mk_context_desc;
 
 typedef enum mk_element { MK_BF16 = 0, MK_F16 = 1 } mk_element;
@@ -72,12 +82,14 @@ typedef enum mk_mover {
 
 typedef struct mk_ag_gemm_desc {
   uint32_t size, version;
+  const void* plan;     /* this rank's part of a plan of ag_gemm, in binary form (mkernel_plan.h); it is copied */
+  uint64_t plan_bytes;
   int64_t max_m, max_k; /* largest gathered M and largest K: sizes of the landing buffer and flags */
 } mk_ag_gemm_desc;
 
-/* C (m x n) = gather(a) (m x k) * b (n x k)^T, fp32 sums. Rank r holds rows [r*m/world, (r+1)*m/world) of the gathered
- * A in `a`; m is a multiple of world. All ranks pass the same m, k and element; n may differ, but is 0 on all ranks or
- * on none. Leading dimensions in elements. Pointers 16-byte aligned; k, lda, ldb and ldc multiples of 8. */
+/* C (m x n) = gather(a) (m x k) * b (n x k)^T, fp32 sums. Rank r holds rows [r*m/world, (r+1)*m/world), rounded down,
+ * of the gathered A in `a`. All ranks pass the same m, k and element; n may differ, also be 0. Leading dimensions in
+ * elements. Pointers 16-byte aligned (NULL where there are no elements); k, lda, ldb and ldc multiples of 8. */
 typedef struct mk_ag_gemm_args {
   uint32_t size, version;
   int64_t m, n, k;
@@ -104,13 +116,41 @@ typedef struct mk_ag_gemm_config {
   int32_t split_k;       /* parts of K on different CTAs, added in a fixed order; with tile_n 128, cluster 1 */
 } mk_ag_gemm_config;
 
-/* The first wait that ran out of time. */
+/* Who waits inside a kernel. */
+typedef enum mk_wait_role {
+  MK_WAIT_NONE = 0,
+  MK_WAIT_PRODUCER = 1, /* the loads of a product, for operands from peers */
+  MK_WAIT_PUSH = 2,     /* mover sm: for the credit to overwrite, or for what is passed on */
+  MK_WAIT_CREDIT = 3,   /* mover ce, before the copies: for the credit to overwrite */
+  MK_WAIT_BARRIER = 4,
+  MK_WAIT_SUM = 5,      /* split K: for the other part's sums */
+  MK_WAIT_SEND = 6,     /* messages to other nodes: for credits and what is passed on */
+  MK_WAIT_NOTICE = 7,   /* at the end: for the reads that a credit to another node tells of */
+  MK_WAIT_ROLES = 8
+} mk_wait_role;
+
+#define MK_NO_FLAG 0xffffffffu
+
+/* The first wait of this rank that ran out of time. */
 typedef struct mk_wait_record {
   uint32_t size, version;
   uint32_t valid;
-  uint32_t rank, cta, role, peer, reserved; /* role: 1 producer, 2 push, 3 credit, 4 barrier, 5 sum */
-  uint64_t flag_offset, seen, wanted;
+  uint32_t rank, cta, role; /* role: mk_wait_role */
+  uint32_t flag;            /* index of the flag in the plan, or MK_NO_FLAG: barrier and sums */
+  uint32_t block;           /* of a field of flags: which one */
+  uint64_t flag_offset;     /* in the heap */
+  uint64_t seen, wanted;
 } mk_wait_record;
+
+/* Time spent waiting in the last call, in clock cycles of the SMs. Of `life` cycles that a CTA ran (mean), waiters of
+ * a role waited `mean` (over the CTAs that have the role) and at `most`. */
+typedef struct mk_ag_gemm_waits {
+  uint32_t size, version;
+  int32_t ctas;
+  int32_t reserved;
+  int64_t life;
+  int64_t mean[MK_WAIT_ROLES], most[MK_WAIT_ROLES];
+} mk_ag_gemm_waits;
 
 MK_API uint32_t mk_version(void);
 
@@ -121,7 +161,13 @@ MK_API int mk_context_destroy(mk_context* context, mk_error* error);
 /* Stream-ordered barrier of all ranks, on the devices. Fails once an earlier one has timed out. */
 MK_API int mk_barrier(mk_context* context, mk_stream stream, mk_error* error);
 
-/* Collective. The operator owns its epoch, flags and landing buffer. Destroy operators before their context. */
+/* Bytes of the symmetric heap that an operator takes, 1 MiB for the context included. Needs no GPU. */
+MK_API int mk_ag_gemm_heap_bytes(const mk_ag_gemm_desc* desc, uint64_t* bytes, mk_error* error);
+
+/* Collective. The operator owns its epoch, flags and landing buffer, and follows its plan: order of segments, transfers,
+ * sources, landing places, flags and credits are the plan's; tiles and rasters the kernel's. A plan for another operator,
+ * world or rank is refused, and so are plans that differ between ranks in what they share. Destroy operators before
+ * their context. */
 MK_API int mk_ag_gemm_create(mk_context* context, const mk_ag_gemm_desc* desc, mk_ag_gemm** out, mk_error* error);
 MK_API int mk_ag_gemm_destroy(mk_ag_gemm* op, mk_error* error);
 
@@ -135,11 +181,31 @@ MK_API int mk_ag_gemm_choose(mk_ag_gemm* op, const mk_ag_gemm_args* args, mk_ag_
 /* MK_OK, or MK_ERROR_ABORTED with the record (if this rank wrote one). Does not synchronise. */
 MK_API int mk_ag_gemm_status(mk_ag_gemm* op, mk_wait_record* record, mk_error* error);
 
+/* Makes the call in flight and all later ones leave at once, on every rank, until a reset. May be called by any thread
+ * at any time between create and destroy. */
+MK_API int mk_ag_gemm_abort(mk_ag_gemm* op, mk_error* error);
+
 /* Collective: waits for the device, clears flags, epoch and abort word. */
 MK_API int mk_ag_gemm_reset(mk_ag_gemm* op, mk_error* error);
 
-/* Copies to `cycles` (one per CTA, at most `count`) the clock cycles each producer waited for peers in the last call. */
-MK_API int mk_ag_gemm_waited(mk_ag_gemm* op, int64_t* cycles, int32_t count, mk_error* error);
+/* Of the last call that is done; synchronise the stream first. */
+MK_API int mk_ag_gemm_waited(mk_ag_gemm* op, mk_ag_gemm_waits* waits, mk_error* error);
+
+/* For callers without a CUDA runtime of their own. Memory is the GPU's; copies go either way between it and the host
+ * (or inside it), are ordered in the stream and done when the function returns. */
+typedef struct mk_event mk_event; /* a point in a stream; a cudaEvent_t with timing */
+MK_API int mk_allocate(mk_context* context, uint64_t bytes, void** out, mk_error* error);
+MK_API int mk_free(mk_context* context, void* memory, mk_error* error);
+MK_API int mk_copy(mk_context* context, void* to, const void* from, uint64_t bytes, mk_stream stream, mk_error* error);
+MK_API int mk_fill(mk_context* context, void* to, uint8_t value, uint64_t bytes, mk_stream stream, mk_error* error);
+MK_API int mk_stream_create(mk_context* context, mk_stream* out, mk_error* error);
+MK_API int mk_stream_destroy(mk_context* context, mk_stream stream, mk_error* error);
+MK_API int mk_stream_synchronize(mk_context* context, mk_stream stream, mk_error* error);
+MK_API int mk_event_create(mk_context* context, mk_event** out, mk_error* error);
+MK_API int mk_event_destroy(mk_context* context, mk_event* event, mk_error* error);
+MK_API int mk_event_record(mk_context* context, mk_event* event, mk_stream stream, mk_error* error);
+/* Milliseconds between two points that have passed. */
+MK_API int mk_event_elapsed(mk_context* context, mk_event* start, mk_event* end, float* ms, mk_error* error);
 
 #ifdef __cplusplus
 }

@@ -14,28 +14,6 @@
 namespace mk {
 namespace {
 
-struct TilePlace {
-  int32_t row;      // first row of this CTA inside the shard
-  int32_t m_tile;
-  int32_t n_tile;
-  int32_t owner;    // rank whose rows these are
-  int32_t landing;  // its place in the landing buffer
-  bool own;
-};
-
-template <class Tile>
-__device__ __forceinline__ TilePlace place_of(const AgGemmParams& p, uint32_t tile, uint32_t cta) {
-  const TileUnit u = tile_unit(p.tiles, tile);
-  TilePlace t;
-  t.m_tile = u.m_unit * Tile::kCluster + static_cast<int32_t>(cta);
-  t.row = t.m_tile * kTileM;
-  t.n_tile = u.n_tile;
-  t.owner = rank_before(p.wait.rank, u.step, p.wait.world);
-  t.own = u.step == 0;
-  t.landing = landing_index(p.wait.rank, t.owner);
-  return t;
-}
-
 // Number of the call in flight; the epoch word stands still until the last CTA leaves.
 __device__ __forceinline__ uint64_t current_epoch(const WaitContext& w) {
   return w.control[w.rank]->epoch.value + 1;
@@ -48,12 +26,35 @@ struct UnitRange {
   uint32_t stride = gridDim.x / Tile::kCluster;
   uint32_t end;
   __device__ __forceinline__ explicit UnitRange(const AgGemmParams& p)
-      : end(static_cast<uint32_t>(tile_units(p.tiles)) * static_cast<uint32_t>(p.split.parts)) {}
+      : end(p.units * static_cast<uint32_t>(p.split.parts)) {}
+};
+
+// The tile of a unit. Units are asked for in rising order, so the segment is found by going on from the last one.
+template <class Tile>
+struct TileCursor {
+  int32_t segment = 0;
+  uint32_t start = 0;  // first unit of the segment
+  int32_t m_tile = 0;  // inside the segment
+  int32_t n_tile = 0;
+
+  __device__ __forceinline__ void move_to(const AgGemmParams& p, uint32_t tile, uint32_t cta) {
+    while (tile >= p.segments[segment].end) start = p.segments[segment++].end;
+    TileGrid grid = p.tiles;
+    grid.m_units = (p.segments[segment].rows + kTileM * Tile::kCluster - 1) / (kTileM * Tile::kCluster);
+    const TileUnit u = tile_unit(grid, tile - start);
+    m_tile = u.m_unit * Tile::kCluster + static_cast<int32_t>(cta);
+    n_tile = u.n_tile;
+  }
 };
 
 template <class Tile>
 __device__ __forceinline__ uint32_t cta_in_cluster() {
   return Tile::kCluster == 1 ? 0 : ptx::cluster_cta_rank();
+}
+
+// What mk_ag_gemm_waited reports.
+__device__ __forceinline__ void note_waited(const AgGemmParams& p, Role role, bool mine, int64_t cycles) {
+  if (mine) p.waited[static_cast<int64_t>(blockIdx.x) * kRoles + role] = cycles;
 }
 
 // Steps of B that a merged tile asks into L2 while it waits for the peers' rows.
@@ -65,32 +66,36 @@ __device__ __forceinline__ void producer_role(const AgGemmParams& p, const GemmS
   const uint32_t cta = cta_in_cluster<Tile>();
   const uint64_t epoch = current_epoch(p.wait);
   const UnitRange<Tile> units(p);
+  TileCursor<Tile> tile;
   RingPosition<Tile> at;
   Gate gate;
   for (uint32_t unit = units.first; unit < units.end; unit += units.stride) {
     const SplitPart part = split_part(p.split, p.k_steps, unit);
-    const TilePlace t = place_of<Tile>(p, part.tile, cta);
-    const int32_t row_block = t.m_tile >> p.gate.row_shift;
-    const int b_row = t.n_tile * Tile::kTileN;
-    const bool gated = !t.own && row_block < p.gate.row_blocks;
-    if (gated) gate.start(p.stamps + stamp_index(p.gate, t.landing, row_block, 0), t.owner);
-    const CUtensorMap* a = t.own ? &p.a : &p.landing;
-    const int shard = t.own ? 0 : t.landing;
+    tile.move_to(p, part.tile, cta);
+    const Segment& segment = p.segments[tile.segment];
+    const int32_t in_segment = tile.m_tile * kTileM;
+    const int b_row = tile.n_tile * Tile::kTileN;
+    // The second CTA of a cluster may have no rows where a segment ends.
+    const bool gated = segment.flag != kNoFlag && in_segment < segment.rows;
+    if (gated)
+      gate.start(p.flags[p.wait.rank] + segment.flag, segment.field ? p.gate : one_stamp(), tile.m_tile);
+    const CUtensorMap* a = segment.own_row >= 0 ? &p.a : &p.landing;
+    const int32_t row = (segment.own_row >= 0 ? segment.own_row : segment.row) + in_segment;
     for (int32_t step = part.first_step; step < part.end_step; ++step) {
-      if (gated && step >= gate.ready) gate.wait(p.wait, p.gate, epoch, step);
+      if (gated && step >= gate.ready) gate.wait(p.wait, epoch, step);
       if (lane == 0) {
         const int column = step * kStepK;
-        const auto load_a = [&](char* to, uint64_t* full) { ptx::tma_load(to, a, full, column, t.row, shard); };
+        const auto load_a = [&](char* to, uint64_t* full) { ptx::tma_load(to, a, full, column, row, 0); };
         gemm_load_step<Tile>(s, at, load_a, Tile::kABytes, &p.b, b_row, column, cta);
       }
       __syncwarp();
       at.advance();
     }
   }
-  if (p.waited != nullptr && lane == 0) p.waited[blockIdx.x] = gate.waited;
+  note_waited(p, kRoleProducer, lane == 0, gate.waited);
 }
 
-// The producer of merged tiles: each K step takes the rows of all shards, in rank order.
+// The producer of merged tiles: each K step takes the rows of all segments.
 template <class Tile>
 __device__ __forceinline__ void merged_producer_role(const AgGemmParams& p, const GemmShared<Tile>& s) {
   const int lane = threadIdx.x % 32;
@@ -100,31 +105,33 @@ __device__ __forceinline__ void merged_producer_role(const AgGemmParams& p, cons
   Gate gate;
   for (uint32_t unit = units.first; unit < units.end; unit += units.stride) {
     const SplitPart part = split_part(p.split, p.k_steps, unit);
-    const int b_row = place_of<Tile>(p, part.tile, 0).n_tile * Tile::kTileN;
+    const int b_row = static_cast<int>(part.tile) * Tile::kTileN;
     for (int32_t step = part.first_step + lane; step < min(part.end_step, part.first_step + kPrefetchSteps); step += 32)
       ptx::tma_prefetch(&p.b, step * kStepK, b_row, 0);
-    for (int32_t source = 0; source < p.wait.world; ++source) {
-      if (source == p.wait.rank) continue;
-      gate.start(p.stamps + stamp_index(p.gate, landing_index(p.wait.rank, source), 0, 0), source);
-      gate.wait_all(p.wait, p.gate, epoch, part.first_step, part.end_step);
+    for (int32_t i = 0; i < p.segment_count; ++i) {
+      const Segment& segment = p.segments[i];
+      if (segment.flag == kNoFlag) continue;
+      gate.start(p.flags[p.wait.rank] + segment.flag, segment.field ? p.gate : one_stamp(), 0);
+      gate.wait_all(p.wait, epoch, part.first_step, part.end_step);
     }
     for (int32_t step = part.first_step; step < part.end_step; ++step) {
       if (lane == 0) {
         const int column = step * kStepK;
         const auto load_a = [&](char* to, uint64_t* full) {
-          for (int32_t source = 0; source < p.wait.world; ++source) {
-            const bool own = source == p.wait.rank;
-            ptx::tma_load(to + source * p.shard_rows * kRowBytes, own ? &p.a : &p.landing, full, column, 0,
-                          own ? 0 : landing_index(p.wait.rank, source));
+          for (int32_t i = 0; i < p.segment_count; ++i) {
+            const Segment& segment = p.segments[i];
+            const bool own = segment.own_row >= 0;
+            ptx::tma_load(to + segment.row * kRowBytes, own ? &p.a : &p.landing, full, column,
+                          own ? segment.own_row : segment.row, 0);
           }
         };
-        gemm_load_step<Tile>(s, at, load_a, p.wait.world * p.shard_rows * kRowBytes, &p.b, b_row, column, 0);
+        gemm_load_step<Tile>(s, at, load_a, p.m * kRowBytes, &p.b, b_row, column, 0);
       }
       __syncwarp();
       at.advance();
     }
   }
-  if (p.waited != nullptr && lane == 0) p.waited[blockIdx.x] = gate.waited;
+  note_waited(p, kRoleProducer, lane == 0, gate.waited);
 }
 
 template <class Tile, typename T>
@@ -133,16 +140,25 @@ __device__ __forceinline__ void consumer_role(const AgGemmParams& p, const GemmS
   const UnitRange<Tile> units(p);
   // The push role of this CTA has the second pair of store buffers.
   const bool pushing = static_cast<int32_t>(blockIdx.x) < p.push.ctas;
+  TileCursor<Tile> tile;
   RingPosition<Tile> at;
   float sum[Tile::kTileN / 2];
   for (uint32_t unit = units.first; unit < units.end; unit += units.stride) {
     const SplitPart part = split_part(p.split, p.k_steps, unit);
     gemm_multiply<Tile, T>(s, at, group, part.end_step - part.first_step, sum);
-    TilePlace t = place_of<Tile>(p, part.tile, cta);
-    if (p.merged) t.owner = 0;  // the tile is all of C's rows
-    const int32_t row = t.row + group * kGroupM, column = t.n_tile * Tile::kTileN;
-    const int32_t rows = p.merged ? p.shard_rows * p.wait.world : p.shard_rows;
-    if (row >= rows) continue;
+    int32_t row = group * kGroupM, column, rows;  // first row of C, and how many from there on are this group's or later's
+    if (p.merged) {
+      column = static_cast<int32_t>(part.tile) * Tile::kTileN;
+      rows = p.m - row;
+    } else {
+      tile.move_to(p, part.tile, cta);
+      const Segment& segment = p.segments[tile.segment];
+      row += tile.m_tile * kTileM;
+      rows = segment.rows - row;
+      row += segment.row;
+      column = tile.n_tile * Tile::kTileN;
+    }
+    if (rows <= 0) continue;
     if constexpr (Tile::kTileN == kSplitTileN) {
       if (p.split.parts > 1) {
         const uint32_t barrier = kBarrierEpilogue + group;
@@ -153,30 +169,38 @@ __device__ __forceinline__ void consumer_role(const AgGemmParams& p, const GemmS
         split_take(p.split, part, group, barrier, sum, current_epoch(p.wait), p.wait);
       }
     }
-    if (p.n % 8 == 0 || p.n - column >= Tile::kTileN) {
+    // A TMA store ends at the last row and, where it is a multiple of 16 bytes, column of C, but not at a segment's last row.
+    const bool whole = rows >= kGroupM || row + rows == p.m;
+    if (whole && (p.n % 8 == 0 || p.n - column >= Tile::kTileN)) {
       if (pushing) {
-        gemm_store<Tile, T, 1>(s, group, sum, &p.c, column, row, t.owner);
+        gemm_store<Tile, T, 1>(s, group, sum, &p.c, column, row, 0);
       } else {
-        gemm_store<Tile, T, 2>(s, group, sum, &p.c, column, row, t.owner);
+        gemm_store<Tile, T, 2>(s, group, sum, &p.c, column, row, 0);
       }
     } else {
-      T* c = static_cast<T*>(p.c_base) + (int64_t{t.owner} * p.shard_rows + row) * p.c_pitch + column;
-      gemm_store_direct<Tile, T>(sum, c, p.c_pitch, rows - row, p.n - column);
+      T* c = static_cast<T*>(p.c_base) + row * p.c_pitch + column;
+      gemm_store_direct<Tile, T>(sum, c, p.c_pitch, rows, p.n - column);
     }
   }
   if (threadIdx.x % kWarpgroup == 0) ptx::tma_store_wait_all();
 }
 
-// The last CTA of the call gives the peers their credit and advances the epoch.
-__device__ __forceinline__ void leave(const WaitContext& w, uint64_t epoch) {
-  Control* own = w.control[w.rank];
+// The last CTA of the call says that all sources are read and advances the epoch.
+__device__ __forceinline__ void leave(const AgGemmParams& p, uint64_t epoch) {
+  Control* own = p.wait.control[p.wait.rank];
   uint32_t* exits = reinterpret_cast<uint32_t*>(&own->exits.value);
   if (ptx::add_acq_rel_gpu(exits, 1) + 1 != gridDim.x) return;
   *exits = 0;
   own->epoch.value = epoch;
-  for (int32_t step = 1; step < w.world; ++step) {
-    const int32_t peer = rank_after(w.rank, step, w.world);
-    ptx::store_release_system(&w.control[peer]->credit[w.rank].value, epoch);
+#pragma unroll 1
+  for (int32_t i = 0; i < p.raise_count; ++i) {
+    const Raise& r = p.raises[i];
+    uint64_t* flag = p.flags[r.rank] + r.flag;
+    if (r.add != 0) {
+      ptx::add_release_system(flag, 1);
+    } else {
+      ptx::store_release_system(flag, epoch);
+    }
   }
 }
 
@@ -184,6 +208,7 @@ template <class Tile, typename T>
 __global__ void __launch_bounds__(kThreads, 1) ag_gemm_kernel(const __grid_constant__ AgGemmParams p) {
   extern __shared__ char raw_shared[];
   const GemmShared<Tile> s(raw_shared);
+  const int64_t start = clock64();
   if (threadIdx.x == 0) {
     gemm_init_barriers<Tile>(s);
     *s.abort_seen() = aborted(p.wait);
@@ -219,7 +244,10 @@ __global__ void __launch_bounds__(kThreads, 1) ag_gemm_kernel(const __grid_const
         producer_role<Tile>(p, s);
       }
     } else if (warp == kPushWarp && threadIdx.x % 32 == 0 && static_cast<int32_t>(blockIdx.x) < p.push.ctas) {
-      push_role(p.wait, p.push, p.gate, &p.own, p.peer, p.heap, {s.push(), s.pushed()}, current_epoch(p.wait));
+      const int64_t waited = push_role(p.wait, p.push, p.gate, p.copies, p.copy_count,
+                                       {p.flags, &p.own, &p.passed, p.destination}, {s.push(), s.pushed()},
+                                       current_epoch(p.wait));
+      note_waited(p, kRolePush, true, waited);
     }
   } else {
     ptx::registers_claim<kConsumerRegisters>();
@@ -233,16 +261,20 @@ __global__ void __launch_bounds__(kThreads, 1) ag_gemm_kernel(const __grid_const
   } else {
     ptx::cluster_sync();
   }
-  if (threadIdx.x == 0) leave(p.wait, current_epoch(p.wait));
+  note_waited(p, kRoleNone, threadIdx.x == 0, clock64() - start);
+  if (threadIdx.x == 0) leave(p, current_epoch(p.wait));
 }
 
-__global__ void ag_gemm_prologue_kernel(const __grid_constant__ WaitContext w) {
+__global__ void ag_gemm_prologue_kernel(const __grid_constant__ WaitContext w, const __grid_constant__ CopyCredits credits) {
   Control* own = w.control[w.rank];
   if (aborted(w)) return;
   const uint64_t epoch = current_epoch(w);
-  const int peer = threadIdx.x;
-  if (peer < w.world && peer != w.rank) wait_flag(w, kRoleCredit, peer, &own->credit[peer].value, epoch - 1);
+  const int64_t start = clock64();
+  for (int i = threadIdx.x; i < credits.count; i += blockDim.x)
+    wait_for(w, kRoleCredit, credits.flags, credits.free[i], epoch);
+  __syncthreads();
   for (int i = threadIdx.x; i < kStampRun; i += blockDim.x) own->stamp[i] = epoch;
+  if (threadIdx.x == 0) credits.waited[kRoleCredit] = clock64() - start;
 }
 
 __global__ void barrier_kernel(const __grid_constant__ WaitContext w) {
@@ -251,8 +283,8 @@ __global__ void barrier_kernel(const __grid_constant__ WaitContext w) {
   const uint64_t epoch = own->epoch.value + 1;
   const int peer = threadIdx.x;
   if (peer < w.world && peer != w.rank) {
-    ptx::store_release_system(&w.control[peer]->credit[w.rank].value, epoch);
-    wait_flag(w, kRoleBarrier, peer, &own->credit[peer].value, epoch);
+    ptx::store_release_system(&w.control[peer]->met[w.rank].value, epoch);
+    wait_flag(w, kRoleBarrier, &own->met[peer].value, epoch);
   }
   __syncthreads();
   if (threadIdx.x == 0) own->epoch.value = epoch;
@@ -329,8 +361,8 @@ cudaError_t ag_gemm_launch(const AgGemmShape& shape, const AgGemmParams& params,
   });
 }
 
-cudaError_t ag_gemm_prologue_launch(const WaitContext& wait, cudaStream_t stream) {
-  ag_gemm_prologue_kernel<<<1, kMaxRanks, 0, stream>>>(wait);
+cudaError_t ag_gemm_prologue_launch(const WaitContext& wait, const CopyCredits& credits, cudaStream_t stream) {
+  ag_gemm_prologue_kernel<<<1, kMostCopies, 0, stream>>>(wait, credits);
   return cudaGetLastError();
 }
 

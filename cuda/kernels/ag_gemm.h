@@ -5,6 +5,7 @@
 
 #include "comm/control.h"
 #include "comm/push.h"
+#include "comm/schedule.h"
 #include "kernels/split_k.h"
 #include "kernels/tile_order.h"
 
@@ -20,28 +21,40 @@ struct AgGemmShape {
 
 // Everything the kernel reads; passed by value as a grid constant (the tensor maps need that).
 struct AgGemmParams {
-  CUtensorMap a;        // own shard:      (K, rows, 1)
-  CUtensorMap landing;  // peers' shards:  (K, rows, world - 1)
-  CUtensorMap own;      // own shard in blocks of 128 rows, for the push role
-  CUtensorMap b;        // (K, N, 1)
-  CUtensorMap c;        // (N, rows, world): a shard's last tile cannot reach into the next shard
-  CUtensorMap peer[kMaxRanks];  // the own shard's place in each peer's landing buffer: (K, rows, 1)
-  char* heap[kMaxRanks];
-  TileGrid tiles;
-  StampGrid gate;       // granularity at which arrival is announced
+  CUtensorMap a;        // own shard: (K, rows)
+  CUtensorMap landing;  // peers' shards, at their rows of the gathered A: (K, M)
+  CUtensorMap b;        // (K, N)
+  CUtensorMap c;        // (N, M)
+  CUtensorMap own;      // as a and landing, in blocks of 128 rows, for the push role
+  CUtensorMap passed;
+  CUtensorMap destination[kMostCopies];  // of each copy: its rows in the peer's landing buffer, (K, rows)
+  Segment segments[kMostSegments];
+  Copy copies[kMostCopies];
+  Raise raises[kMostRaises];
+  uint64_t* flags[kMaxRanks];  // of the plan, of every rank whose memory is mapped; [rank]: the own ones
+  int32_t segment_count, copy_count, raise_count;
+  TileGrid tiles;       // of a segment; its m_units follow from the rows
+  StampGrid gate;       // granularity of fields of flags in this launch
   PushPlan push;
   WaitContext wait;
   SplitK split;
-  void* c_base;         // C for the tiles that TMA cannot cut off where N ends
+  void* c_base;         // C for the tiles that TMA cannot cut off where N or a segment's rows end
   int64_t c_pitch;      // elements
-  int32_t n;
-  int32_t shard_rows;
-  uint64_t* stamps;     // own flags
-  int64_t* waited;      // per CTA: cycles the producer spent at gates; null: not wanted
+  int32_t m, n;
+  uint32_t units;       // units of work, K not split
+  int64_t* waited;      // per CTA and role: clock cycles spent waiting; role 0: that the CTA ran
   int32_t k_steps;
-  int32_t merged;       // all shards make one tile of at most 128 rows: B is read once
+  int32_t merged;       // all segments make one tile of at most 128 rows, so that B is read once
 };
-static_assert(sizeof(AgGemmParams) <= 4096, "kernel parameters");
+static_assert(sizeof(AgGemmParams) <= 16384, "kernel parameters: 32764 bytes at most, and each costs time to hand over");
+
+// What the prologue of a copy-engine call waits for.
+struct CopyCredits {
+  FlagWait free[kMostCopies];
+  int32_t count;
+  const uint64_t* flags;
+  int64_t* waited;
+};
 
 // Loads the kernels of this shape and allows their shared memory; must have run before ranks depend on one another.
 cudaError_t ag_gemm_prepare(const AgGemmShape& shape);
@@ -51,8 +64,8 @@ cudaError_t ag_gemm_resident(const AgGemmShape& shape, int* ctas);
 
 cudaError_t ag_gemm_launch(const AgGemmShape& shape, const AgGemmParams& params, int ctas, cudaStream_t stream);
 
-// One CTA before a copy-engine call: sets the stamp, then waits until every peer has read its landing buffer.
-cudaError_t ag_gemm_prologue_launch(const WaitContext& wait, cudaStream_t stream);
+// One CTA before a copy-engine call: sets the stamp, then waits until the peers have read their landing buffers.
+cudaError_t ag_gemm_prologue_launch(const WaitContext& wait, const CopyCredits& credits, cudaStream_t stream);
 
 // Device-side barrier of all ranks.
 cudaError_t barrier_launch(const WaitContext& wait, cudaStream_t stream);

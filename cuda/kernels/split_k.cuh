@@ -51,7 +51,7 @@ __device__ __forceinline__ void split_take(const SplitK& k, const SplitPart& s, 
   const int32_t thread = threadIdx.x % kWarpgroup;
   for (int32_t part = 1; part < k.parts; ++part) {
     const int64_t slot = split_slot(k, s, part, group);
-    if (thread == 0) wait_flag(w, kRoleSum, w.rank, k.flags + slot, epoch);
+    if (thread == 0) wait_flag(w, kRoleSum, k.flags + slot, epoch);
     ptx::named_barrier(barrier, kWarpgroup);
     const float4* from = k.sums + slot * (Sums / 4) * kWarpgroup + thread;
 #pragma unroll

@@ -26,6 +26,11 @@ __device__ __forceinline__ void store_release_system(uint64_t* p, uint64_t v) {
   asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
 
+// A flag with several writers. Nothing is returned, so the writer does not wait for the link.
+__device__ __forceinline__ void add_release_system(uint64_t* p, uint64_t v) {
+  asm volatile("red.release.sys.global.add.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
+
 // Adds and returns the old value; acquire and release at GPU scope.
 __device__ __forceinline__ uint32_t add_acq_rel_gpu(uint32_t* p, uint32_t v) {
   uint32_t old;

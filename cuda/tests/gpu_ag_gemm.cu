@@ -1,12 +1,13 @@
 // ag_gemm on real GPUs: every answer against an fp32 reference, repeats against the first answer bit by bit, faults.
-// Usage: gpu_ag_gemm [ranks] [quick | dead]. One process per rank, rank r on GPU r modulo their number (more ranks than GPUs
-// need MPS). `quick` is for sanitizers; `dead` kills the last rank before the others' first call. Ends with
-// "N passed, N failed".
+// Usage: gpu_ag_gemm [ranks] [all | quick | dead | brief] [chunks]. One process per rank, rank r on GPU r modulo their number
+// (more ranks than GPUs need MPS). `quick` is for sanitizers, `brief` a few of each; `dead` kills the last rank before the
+// others' first call. Ends with "N passed, N failed". Plans are read from the folder of the program (tests/plans.h).
 #include <functional>
 #include <string>
 
 #include "include/mkernel.h"
 #include "tests/gpu_data.cuh"
+#include "tests/plans.h"
 #include "tests/ranks.h"
 
 namespace {
@@ -23,13 +24,14 @@ template <typename T>
 struct Operands {
   Problem p;
   int rank, world;
-  int64_t lda, ldb, ldc, rows;
+  int64_t lda, ldb, ldc, first, rows;  // rows of the shard, and which is its first
   T *a, *gathered, *b, *c;
   float* reference = nullptr;
   static constexpr int64_t kGuardRows = 8;
 
   Operands(const Problem& problem, int rank_, int world_, uint64_t seed) : p(problem), rank(rank_), world(world_) {
-    lda = p.k + p.extra, ldb = p.k + p.extra, ldc = (p.n + 7) / 8 * 8 + p.extra, rows = p.m / world;
+    lda = p.k + p.extra, ldb = p.k + p.extra, ldc = (p.n + 7) / 8 * 8 + p.extra;
+    first = p.m * rank / world, rows = p.m * (rank + 1) / world - first;
     const auto make = [](T** to, int64_t elements) { cuda(cudaMalloc(to, (elements + 8) * sizeof(T)), "operand"); };
     make(&a, rows * lda);
     make(&gathered, p.m * p.k);
@@ -42,7 +44,7 @@ struct Operands {
     cudaFree(a), cudaFree(gathered), cudaFree(b), cudaFree(c), cudaFree(reference);
   }
   void set_a(uint64_t seed) {
-    test::fill_normal<<<512, 256>>>(a, rows, p.k, lda, rank * rows, seed);
+    test::fill_normal<<<512, 256>>>(a, rows, p.k, lda, first, seed);
     test::fill_normal<<<512, 256>>>(gathered, p.m, p.k, p.k, 0, seed);
     cuda(cudaDeviceSynchronize(), "operands");
   }
@@ -85,6 +87,7 @@ struct Operands {
 struct Suite {
   test::Rank rank;
   std::string mode;
+  std::string folder;  // of the plans
   bool quick = mode == "quick";
   mk_context* context = nullptr;
   mk_ag_gemm* op = nullptr;
@@ -166,7 +169,7 @@ struct Suite {
         {128 * w, 256, 64},     {128 * w, 256, 128},   {1 * w, 8, 8},          {1 * w, 1, 8},         {65 * w, 40, 72},
         {127 * w, 257, 200},    {129 * w, 255, 264},   {300 * w, 520, 456, 8}, {257 * w, 129, 1032},  {640 * w, 776, 328},
         {384 * w, 512, 320},    {1000 * w, 1000, 1000}, {0, 64, 64},           {64 * w, 0, 64},       {64 * w, 64, 0},
-        {2 * w, 4096, 512, 16}, {512 * w, 64, 4104},
+        {2 * w, 4096, 512, 16}, {512 * w, 64, 4104},     {w - 1, 64, 64},       {128 * w + 1, 264, 136}, {1000, 136, 264},
     };
     const Problem few[] = {{1 * w, 1, 8}, {127 * w, 257, 200}, {300 * w, 520, 456, 8}};  // under a sanitizer
     uint64_t seed = 1;
@@ -191,8 +194,23 @@ struct Suite {
     }
     for (const int64_t rows : {8, 16, 40, 64})  // merged tiles, up to 128 rows in all
       for (const int64_t n : {4096, 1000, 129}) one<__nv_bfloat16>({rows * w, n, 1032}, config(MK_MOVER_AUTO, 0, 0), ++seed);
-    if (!quick) one<__nv_bfloat16>({8192, 1024, 8192}, config(MK_MOVER_SM, 0, 0), ++seed, true);
-    if (!quick && copies) one<__nv_bfloat16>({8192, 1024, 8192}, config(MK_MOVER_AUTO, 0, 0), ++seed, true);
+    if (mode == "all") one<__nv_bfloat16>({8192, 1024, 8192}, config(MK_MOVER_SM, 0, 0), ++seed, true);
+    if (mode == "all" && copies) one<__nv_bfloat16>({8192, 1024, 8192}, config(MK_MOVER_AUTO, 0, 0), ++seed, true);
+  }
+
+  // Ranks without columns have nothing to compute, and still send their rows and give their credits.
+  void empty_on_some(int mover) {
+    for (const int empty : {0, rank.world - 1}) {
+      for (int call = 0; call < 3; ++call) {
+        Operands<__nv_bfloat16> o({512 * rank.world, rank.rank == empty ? 0 : 264, 136}, rank.rank, rank.world, 300 + call);
+        o.poison();
+        const mk_ag_gemm_args a = o.args();
+        const mk_ag_gemm_config c = config(mover, 256, 1);
+        rank.meet();
+        must(mk_ag_gemm_launch(op, &a, &c, stream, &error), "no columns on a rank");
+        right(o, "no columns on rank " + std::to_string(empty) + ", " + name(o.p, c));
+      }
+    }
   }
 
   // Many calls with three alternating inputs and no host step in between; every answer must have the bits of the
@@ -316,6 +334,33 @@ struct Suite {
                 std::to_string(rounds));
   }
 
+  // The caller aborts while the others' flags are awaited: the call ends long before the wait's bound.
+  void caller_aborts() {
+    Operands<__nv_bfloat16> o({512 * rank.world, 512, 512}, rank.rank, rank.world, 980);
+    const mk_ag_gemm_args a = o.args();
+    const mk_ag_gemm_config c = config(MK_MOVER_SM, 256, 1);
+    rank.meet();
+    const bool waits = rank.rank == 0;
+    if (waits) {
+      must(mk_ag_gemm_launch(op, &a, &c, stream, &error), "abort");
+      must(mk_ag_gemm_abort(op, &error), "abort");
+      cuda(cudaStreamSynchronize(stream), "abort");
+      mk_wait_record record;
+      MK_INIT(&record);
+      verdict(mk_ag_gemm_status(op, &record, &error) == MK_ERROR_ABORTED && record.valid == 0, "an abort by the caller", error.text);
+    }
+    rank.meet();
+    must(mk_ag_gemm_reset(op, &error), "reset after an abort");
+    o.poison();
+    rank.meet();
+    must(mk_ag_gemm_launch(op, &a, &c, stream, &error), "after an abort by the caller");
+    right(o, "after an abort by the caller");
+    mk_ag_gemm_waits waits_seen;
+    MK_INIT(&waits_seen);
+    must(mk_ag_gemm_waited(op, &waits_seen, &error), "waiting times");
+    verdict(waits_seen.ctas > 0 && waits_seen.life > 0 && waits_seen.mean[MK_WAIT_PRODUCER] < waits_seen.life, "waiting times");
+  }
+
   // The last rank dies before its call: the others must come back within the bound and say for whom they waited.
   int dead_peer() {
     Operands<__nv_bfloat16> o({512 * rank.world, 512, 512}, rank.rank, rank.world, 970);
@@ -360,24 +405,29 @@ struct Suite {
     cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
     mk_context_desc d;
     MK_INIT(&d);
-    d.rank = rank.rank, d.world = rank.world, d.device = device, d.heap_bytes = 256ull << 20;
+    d.rank = rank.rank, d.world = rank.world, d.device = device, d.heap_bytes = 256ull << 20, d.share_gpus = 1;
     d.timeout_ns = quick ? 20'000'000'000ull : copies || rank.world == 1 ? 250'000'000ull : 2'000'000'000ull;
     d.allgather = test::Rank::allgather, d.user = &rank;
     must(mk_context_create(&d, &context, &error), "context");
     mk_ag_gemm_desc od;
     MK_INIT(&od);
+    const std::vector<char> plan = test::read_plan(folder, rank.rank);
+    od.plan = plan.data(), od.plan_bytes = plan.size();
     od.max_m = 8192, od.max_k = 8192;
     must(mk_ag_gemm_create(context, &od, &op, &error), "operator");
     if (mode == "dead") return dead_peer();
     // The first call in a fresh process is the fused kernel.
     shapes();
     refusals();
+    if (rank.world > 1) empty_on_some(MK_MOVER_SM);
+    if (copies) empty_on_some(MK_MOVER_CE);
     repeats(MK_MOVER_SM, quick ? 4 : 100);
     if (copies) repeats(MK_MOVER_CE, quick ? 4 : 101);
-    if (!quick) repeats(MK_MOVER_SM, 101);
+    if (mode == "all") repeats(MK_MOVER_SM, 101);
     graph(MK_MOVER_SM);
     if (copies) graph(MK_MOVER_CE);
-    faults(quick ? 0 : copies ? 50 : 4);
+    faults(quick ? 0 : copies && mode == "all" ? 50 : 4);
+    if (rank.world > 1) caller_aborts();
     must(mk_ag_gemm_destroy(op, &error), "destroy");
     must(mk_context_destroy(context, &error), "destroy");
     printf("[%d] %d passed, %d failed\n", rank.rank, passed, failed);
@@ -389,8 +439,11 @@ struct Suite {
 
 int main(int argc, char** argv) {
   const int world = argc > 1 ? atoi(argv[1]) : 1;
-  const std::string mode = argc > 2 ? argv[2] : "";
-  const auto body = [&](const test::Rank& r) { return Suite{r, mode}.run(); };
+  const std::string mode = argc > 2 ? argv[2] : "all", program = argv[0];
+  const size_t slash = program.rfind('/');
+  const std::string folder =
+      test::plan_folder(slash == std::string::npos ? "." : program.substr(0, slash), 1, world, argc > 3 ? atoi(argv[3]) : 1);
+  const auto body = [&](const test::Rank& r) { return Suite{r, mode, folder}.run(); };
   if (world == 1) {
     // In this process, so that a sanitizer sees it.
     test::Shared* shared = new test::Shared{};

@@ -3,7 +3,8 @@
  *   make cuda
  *   cc -std=c11 -Icuda/include -I$CUDA_HOME/include examples/c/ag_gemm.c -o ag_gemm \
  *      -Lbuild -lmkernel -L$CUDA_HOME/lib64 -lcudart_static -ldl -lrt -lpthread -lm -Wl,-rpath,$PWD/build
- *   ./ag_gemm 2
+ *   mkrun plan --nodes 1 --ppn 2 --chunks 1 --binary plans ag_gemm --m 1024 --n 512 --k 256
+ *   ./ag_gemm 2 plans
  *
  * The parent forks the ranks. Their all-gather, which the library needs when a context is made and destroyed, is a
  * page of shared memory here; MPI_Allgather would do as well.
@@ -30,6 +31,7 @@ typedef struct {
 typedef struct {
   int rank, world;
   Meeting* meeting;
+  const char* plans;
 } Rank;
 
 static void meet(const Rank* r) {
@@ -88,21 +90,34 @@ static int run(Rank r) {
   for (int64_t i = 0; i < n * k; ++i) host[i] = bf16(1.0f);
   cuda(cudaMemcpy(b, host, b_bytes, cudaMemcpyHostToDevice));
 
+  /* The plan says who sends what to whom, and when; one plan serves all shapes. */
+  char name[4096];
+  snprintf(name, sizeof name, "%s/rank%d.plan", r.plans, r.rank);
+  static char plan[1 << 20];
+  FILE* file = fopen(name, "rb");
+  if (file == NULL) {
+    fprintf(stderr, "no plan %s: mkrun plan --binary makes it\n", name);
+    return 1;
+  }
+  mk_ag_gemm_desc desc;
+  MK_INIT(&desc);
+  desc.plan = plan;
+  desc.plan_bytes = fread(plan, 1, sizeof plan, file);
+  fclose(file);
+  desc.max_m = m;
+  desc.max_k = k;
+
   mk_context_desc context_desc;
   MK_INIT(&context_desc);
   context_desc.rank = r.rank;
   context_desc.world = r.world;
   context_desc.device = r.rank;
-  context_desc.heap_bytes = 64u << 20;
+  check(mk_ag_gemm_heap_bytes(&desc, &context_desc.heap_bytes, &error));
   context_desc.allgather = allgather;
   context_desc.user = &r;
   mk_context* context;
   check(mk_context_create(&context_desc, &context, &error));
 
-  mk_ag_gemm_desc desc;
-  MK_INIT(&desc);
-  desc.max_m = m;
-  desc.max_k = k;
   mk_ag_gemm* op;
   check(mk_ag_gemm_create(context, &desc, &op, &error));
 
@@ -128,11 +143,14 @@ static int run(Rank r) {
 
 int main(int argc, char** argv) {
   const int world = argc > 1 ? atoi(argv[1]) : 1;
-  if (world < 1 || world > kMostRanks) return 2;
+  if (world < 1 || world > kMostRanks || argc < 3) {
+    fprintf(stderr, "usage: %s RANKS FOLDER_OF_PLANS\n", argv[0]);
+    return 2;
+  }
   Meeting* meeting = mmap(NULL, sizeof *meeting, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (meeting == MAP_FAILED) return 1;
   for (int rank = 0; rank < world; ++rank)
-    if (fork() == 0) exit(run((Rank){rank, world, meeting}));
+    if (fork() == 0) exit(run((Rank){rank, world, meeting, argv[2]}));
   int failed = 0, status;
   while (wait(&status) > 0) failed |= !WIFEXITED(status) || WEXITSTATUS(status) != 0;
   return failed;

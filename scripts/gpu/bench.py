@@ -38,15 +38,17 @@ class Rank:
         self.stream = torch.cuda.Stream()
         torch.cuda.set_stream(self.stream)
         self.library = mk.Library(options.library)
+        self.plan, self.plan_alone = mk.plan_of(rank, 1, world), mk.plan_of(0, 1, 1)
         self.context = self.alone = None
-        self.open_contexts()
+        self.open_contexts(0, 0)
 
-    def open_contexts(self):
+    def open_contexts(self, max_m, max_k):
         for context in (self.context, self.alone):
             if context:
                 context.close()
-        self.context = mk.Context(self.library, self.rank, self.world, self.rank, self.options.heap << 20, self.gather)
-        self.alone = mk.Context(self.library, 0, 1, self.rank, 64 << 20)
+        heap = mk.AgGemm.heap_bytes(self.library, self.plan, max_m, max_k)
+        self.context = mk.Context(self.library, self.rank, self.world, self.rank, heap, self.gather)
+        self.alone = mk.Context(self.library, 0, 1, self.rank, 4 << 20)
 
     def gather(self, mine):
         out = [None] * self.world
@@ -129,7 +131,7 @@ def bench_gemm(r, shape):
     a = [r.normal(m, k, 10 + i + 100 * r.rank) for i in range(count)]
     b = [r.normal(n, k, 50 + i) for i in range(count)]
     c = [torch.empty(m, n, device="cuda", dtype=torch.bfloat16) for _ in range(count)]
-    op = mk.AgGemm(r.alone, 0, 0)
+    op = mk.AgGemm(r.alone, r.plan_alone, 0, 0)
     r.ops = [op]
     variants = {"cublas": [lambda s, i=i: torch.mm(a[i], b[i].t(), out=c[i]) for i in range(count)]}
     for config in r.options.configs:
@@ -150,6 +152,7 @@ def bench_gemm(r, shape):
 
 def bench_ag(r, shape):
     m, n, k = shape
+    r.open_contexts(m, k)
     rows = m // r.world
     count = sets_for(rows * k * 2, n * k * 2, m * n * 2)
     a = [r.normal(rows, k, 10 + i + 100 * r.rank) for i in range(count)]
@@ -174,10 +177,10 @@ def bench_ag(r, shape):
     }
     if not r.options.no_asynctp:
         variants["asynctp"] = [lambda s, i=i: async_tp(s, i) for i in range(count)]
-    alone = mk.AgGemm(r.alone, 0, 0)
+    alone = mk.AgGemm(r.alone, r.plan_alone, 0, 0)
     variants["gemm (this library)"] = [alone.prepare(m, n, k, full, b[i], c[i]) for i in range(count)]
     baselines = len(variants)
-    op = mk.AgGemm(r.context, m, k)
+    op = mk.AgGemm(r.context, r.plan, m, k)
     r.ops, choices = [op, alone], {}
     for config in r.options.configs:
         name = " ".join(f"{key}={value}" for key, value in config.items()) or "default"
@@ -201,7 +204,7 @@ def bench_ag(r, shape):
                 print(f"FAILED ag {shape} {name}: {errors[0][:150]}", flush=True)
             continue
         r.check(c[0], reference, f"ag_gemm {shape} {name}")
-        waited[name] = statistics.mean(op.waited()) / 1.7e3
+        waited[name] = op.waited()
     if r.options.graph:
         for name in [n for n in variants if n not in ("allgather", "gemm (this library)")]:
             try:
@@ -212,12 +215,11 @@ def bench_ag(r, shape):
     out = r.times(variants, r.options.rounds, r.options.iterations)
     for name, value in waited.items():
         if "error" not in out[name]:
-            out[name]["waited_us"] = value
+            out[name]["waited"] = value
+            out[name]["waited_us"] = value["producer"] * out[name]["ms"] * 1e3
             out[name]["chosen"] = choices[name]
     op.close()
     alone.close()
-    # The heap is carved up anew for the next shape.
-    r.open_contexts()
     return out
 
 
@@ -324,7 +326,6 @@ def main():
     parser.add_argument("--configs", nargs="*", default=[""])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--iterations", type=int, default=10)
-    parser.add_argument("--heap", type=int, default=400, help="MiB")
     parser.add_argument("--queued", type=float, default=0, help="million cycles of head start for the host, per call")
     parser.add_argument("--no-asynctp", action="store_true")
     parser.add_argument("--graph", action="store_true", help="also time each call captured in a graph and replayed")

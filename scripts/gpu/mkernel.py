@@ -2,7 +2,7 @@
 import ctypes as C
 import os
 
-VERSION = 1
+VERSION = 2
 SM, CE = 1, 2
 ALLGATHER = C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_void_p, C.c_void_p, C.c_uint64)
 
@@ -21,15 +21,29 @@ class Error(C.Structure):
 
 
 ContextDesc = struct("ContextDesc", ("rank", C.c_int32), ("world", C.c_int32), ("device", C.c_int32),
-                     ("reserved", C.c_int32), ("heap_bytes", C.c_uint64), ("timeout_ns", C.c_uint64),
-                     ("allgather", ALLGATHER), ("user", C.c_void_p))
-AgGemmDesc = struct("AgGemmDesc", ("max_m", C.c_int64), ("max_k", C.c_int64))
+                     ("share_gpus", C.c_int32), ("heap_bytes", C.c_uint64), ("timeout_ns", C.c_uint64),
+                     ("allgather", ALLGATHER), ("user", C.c_void_p), ("node_ranks", C.POINTER(C.c_int32)),
+                     ("nodes", C.c_int32), ("network", C.c_int32), ("net_bandwidth", C.c_double),
+                     ("net_latency_ns", C.c_uint64))
+AgGemmDesc = struct("AgGemmDesc", ("plan", C.c_char_p), ("plan_bytes", C.c_uint64), ("max_m", C.c_int64),
+                    ("max_k", C.c_int64))
+WAIT_ROLES = ("none", "producer", "push", "credit", "barrier", "sum", "send", "notice")
+Waits = struct("Waits", ("ctas", C.c_int32), ("reserved", C.c_int32), ("life", C.c_int64),
+               ("mean", C.c_int64 * len(WAIT_ROLES)), ("most", C.c_int64 * len(WAIT_ROLES)))
 Args = struct("Args", ("m", C.c_int64), ("n", C.c_int64), ("k", C.c_int64), ("a", C.c_void_p), ("b", C.c_void_p),
               ("c", C.c_void_p), ("lda", C.c_int64), ("ldb", C.c_int64), ("ldc", C.c_int64), ("element", C.c_int32),
               ("reserved", C.c_int32))
 CONFIG_FIELDS = ("mover", "tile_n", "cluster", "ctas", "raster_group", "push_ctas", "push_group",
                  "row_block", "k_block", "split_k")
 Config = struct("Config", *((name, C.c_int32) for name in CONFIG_FIELDS))
+
+
+def plan_of(rank, nodes, per_node, chunks=1):
+    """This rank's part of a plan that `make cuda` had mkrun write."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    folder = f"ag_gemm-{nodes}x{per_node}-c{chunks}"
+    with open(os.path.join(here, "..", "..", "build", "plans", folder, f"rank{rank}.plan"), "rb") as f:
+        return f.read()
 
 
 class Library:
@@ -68,9 +82,16 @@ class Context:
 
 
 class AgGemm:
-    def __init__(self, context, max_m, max_k):
+    @staticmethod
+    def heap_bytes(library, plan, max_m, max_k):
+        bytes_ = C.c_uint64()
+        desc = AgGemmDesc(plan=plan, plan_bytes=len(plan), max_m=max_m, max_k=max_k)
+        library("mk_ag_gemm_heap_bytes", C.byref(desc), C.byref(bytes_))
+        return bytes_.value
+
+    def __init__(self, context, plan, max_m, max_k):
         self.library, self.handle = context.library, C.c_void_p()
-        desc = AgGemmDesc(max_m=max_m, max_k=max_k)
+        desc = AgGemmDesc(plan=plan, plan_bytes=len(plan), max_m=max_m, max_k=max_k)
         self.library("mk_ag_gemm_create", context.handle, C.byref(desc), C.byref(self.handle))
 
     def prepare(self, m, n, k, a, b, c, **config):
@@ -100,10 +121,11 @@ class AgGemm:
     def reset(self):
         self.library("mk_ag_gemm_reset", self.handle)
 
-    def waited(self, ctas=132):
-        cycles = (C.c_int64 * ctas)()
-        self.library("mk_ag_gemm_waited", self.handle, cycles, ctas)
-        return list(cycles)
+    def waited(self):
+        """Of the last call: role -> share of a CTA's life that it waited (mean over the CTAs that have it)."""
+        waits = Waits()
+        self.library("mk_ag_gemm_waited", self.handle, C.byref(waits))
+        return {role: waits.mean[i] / waits.life for i, role in enumerate(WAIT_ROLES) if i > 0 and waits.life > 0}
 
     def close(self):
         self.library("mk_ag_gemm_destroy", self.handle)
