@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"strings"
@@ -12,15 +13,22 @@ import (
 )
 
 // dryRun shows what a launch would start.
-func dryRun(w io.Writer, job *launch.Job) error {
+func dryRun(ctx context.Context, w io.Writer, job *launch.Job) error {
+	places, notices, err := job.Preview(ctx)
+	if err != nil {
+		return err
+	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "nothing was started. %d ranks on %d nodes would each run, in %s:\n  %s\n\n",
 		job.World.Size(), job.World.Nodes(), job.Dir, quoted(job.Argv))
 	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "RANK\tNODE\tHOST\tADDRESS\tLOCAL RANK")
+	fmt.Fprintln(tw, "RANK\tNODE\tHOST\tADDRESS\tLOCAL RANK\tGPU\tCPUS\tNICS")
 	for rank := range job.World.Size() {
 		node, local := job.World.Place(rank)
-		fmt.Fprintf(tw, "%d\t%d\t%s\t%s\t%d\n", job.Number(rank), node, job.Hosts[node].Name, job.Hosts[node].Address, local)
+		fmt.Fprintf(tw, "%d\t%d\t%s\t%s\t%d\t%s\n", job.Number(rank), node, job.Hosts[node].Name, job.Hosts[node].Address, local, placeText(places[rank]))
+	}
+	for _, n := range notices {
+		fmt.Fprintln(tw, n)
 	}
 	fmt.Fprintln(tw, "\nENVIRONMENT\tOF RANK 0\tMEANING")
 	for _, v := range job.RankVariables(0, launch.Attempt{}) {
@@ -28,6 +36,13 @@ func dryRun(w io.Writer, job *launch.Job) error {
 			v.Value = "(chosen at start)"
 		}
 		fmt.Fprintf(tw, "%s\t%s\t%s\n", v.Name, v.Value, v.Meaning)
+	}
+	nics := "(found by its agent)"
+	if p := places[0]; p != nil {
+		nics = strings.Join(p.NICs, ",")
+	}
+	if nics != "" {
+		fmt.Fprintf(tw, "%s\t%s\tNICs near its GPU; only set where mkrun looked at the node and knows them\n", launch.EnvNICs, nics)
 	}
 	if err := tw.Flush(); err != nil {
 		return fmt.Errorf("writing the dry run: %w", err)
@@ -52,8 +67,22 @@ func dryRun(w io.Writer, job *launch.Job) error {
 			}
 		}
 	}
-	_, err := io.WriteString(w, b.String())
+	_, err = io.WriteString(w, b.String())
 	return err
+}
+
+// placeText are the last columns of a rank.
+func placeText(p *launch.RankPlace) string {
+	if p == nil {
+		return "(its agent finds out)"
+	}
+	or := func(s, none string) string {
+		if s == "" {
+			return none
+		}
+		return s
+	}
+	return or(p.GPU, "-") + "\t" + or(p.CPUs, "not bound") + "\t" + or(strings.Join(p.NICs, " "), "-")
 }
 
 // quoted shows an argument list so that blanks in arguments can be told from those between them.

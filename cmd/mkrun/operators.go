@@ -223,7 +223,7 @@ func (f *launchFlags) launchOperator(cmd *cobra.Command, op *operatorFlags) erro
 	}
 	job.Argv, job.Session = []string{launch.Self, launch.RankCommand}, true
 	if f.dryRun {
-		if err := dryRun(cmd.OutOrStdout(), job); err != nil {
+		if err := dryRun(cmd.Context(), cmd.OutOrStdout(), job); err != nil {
 			return err
 		}
 		return describe(cmd.OutOrStdout(), resolved)

@@ -82,7 +82,7 @@ func (f *launchFlags) launchCommand(cmd *cobra.Command, argv []string) error {
 	}
 	job.Argv, job.PMI = argv, f.pmi
 	if f.dryRun {
-		return dryRun(cmd.OutOrStdout(), job)
+		return dryRun(cmd.Context(), cmd.OutOrStdout(), job)
 	}
 	outcome, err := runJob(cmd, f, job, tag)
 	doc := report.Document{Schema: report.Schema, Status: report.Pass, World: reportWorld(job.World)}
@@ -97,7 +97,8 @@ func (f *launchFlags) launchCommand(cmd *cobra.Command, argv []string) error {
 func (f *launchFlags) conclude(cmd *cobra.Command, doc *report.Document, outcome *launch.Outcome, err error) error {
 	if outcome != nil {
 		for rank := range min(len(doc.Ranks), len(outcome.Places)) {
-			doc.Ranks[rank].CPUs, doc.Ranks[rank].GPU = outcome.Places[rank].CPUs, outcome.Places[rank].GPU
+			p := outcome.Places[rank]
+			doc.Ranks[rank].CPUs, doc.Ranks[rank].GPU, doc.Ranks[rank].NICs = p.CPUs, p.GPU, p.NICs
 		}
 	}
 	status := 0

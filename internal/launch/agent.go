@@ -229,7 +229,7 @@ func (a *agent) tell(ctx context.Context, ev keeper.Event) {
 	case keeper.Started:
 		started := &pb.RankStarted{Rank: int32(e.Rank), Pid: int32(e.PID), UnixNs: e.At.UnixNano()}
 		if s := a.crew.seatOf(e.Rank); a.crew.seats != nil {
-			started.Cpus, started.Gpu = s.cpus.String(), s.gpu
+			started.Cpus, started.Gpu, started.Nics = s.cpus.String(), s.gpu, s.nics
 			started.Place = s.text()
 		} else if a.crew.start.GetReportBindings() {
 			started.Place = seat{}.text()

@@ -42,8 +42,9 @@ type Outcome struct {
 
 // RankPlace is where a rank was put on its node; "" where nothing was bound, or no GPU is known.
 type RankPlace struct {
-	CPUs string // as 0-15,64
-	GPU  string // as CUDA names it
+	CPUs string   // as 0-15,64
+	GPU  string   // as CUDA names it
+	NICs []string // as the node calls them
 }
 
 // ExitStatus is what mkrun launch ends with.
@@ -108,7 +109,7 @@ func Run(ctx context.Context, job *Job, opts Options) (*Outcome, error) {
 	}
 	for _, r := range l.machine.ranks {
 		out.Reports = append(out.Reports, r.report)
-		out.Places = append(out.Places, RankPlace{CPUs: r.place.GetCpus(), GPU: r.place.GetGpu()})
+		out.Places = append(out.Places, RankPlace{CPUs: r.place.GetCpus(), GPU: r.place.GetGpu(), NICs: r.place.GetNics()})
 		out.Ended = append(out.Ended, r.exit != nil && r.exit.GetExitCode() == 0 && r.exit.GetSignal() == 0 && r.exit.GetExecError() == "")
 	}
 	return out, nil

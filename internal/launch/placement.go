@@ -97,6 +97,7 @@ type seat struct {
 	gpu     string          // as CUDA names it; "": none
 	why     string
 	visible string // to be its CUDA_VISIBLE_DEVICES, with --gpu-isolate
+	nics    []string
 }
 
 // place finds GPUs and CPUs for the ranks of this node, and puts them into their specifications. Binding is best effort:
@@ -129,6 +130,9 @@ func (c *crew) place(ctx context.Context, ranks []keeper.RankSpec) error {
 	c.seats = seats
 	for i, s := range seats {
 		ranks[i].CPUs = s.cpus
+		if len(s.nics) > 0 {
+			ranks[i].Env = overlay(ranks[i].Env, []string{EnvNICs + "=" + strings.Join(s.nics, ",")})
+		}
 		if s.visible != "" {
 			ranks[i].Env = overlay(ranks[i].Env, []string{"CUDA_VISIBLE_DEVICES=" + s.visible})
 		}
@@ -169,6 +173,9 @@ func seatRanks(node *topology.Node, start *pb.Start, visible []string, sessions 
 			p := places[k]
 			s := &seats[i]
 			s.gpu, s.why = p.Device, p.Bind
+			for _, c := range p.NICs {
+				s.nics = append(s.nics, c.Name)
+			}
 			if p.GPU < 0 {
 				s.gpu = ""
 			}
@@ -293,6 +300,9 @@ func (s seat) text() string {
 	}
 	if s.gpu != "" {
 		words = append(words, "GPU "+s.gpu)
+	}
+	if len(s.nics) > 0 {
+		words = append(words, "NICs "+strings.Join(s.nics, " "))
 	}
 	return strings.Join(words, ", ")
 }

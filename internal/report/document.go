@@ -126,8 +126,9 @@ type Rank struct {
 	IntraBytes int64   `json:"intra_bytes"` // written by this rank in one call
 	InterBytes int64   `json:"inter_bytes"`
 
-	CPUs string `json:"cpus,omitempty"` // that it was bound to, as 0-15,64
-	GPU  string `json:"gpu,omitempty"`  // of its local rank, as CUDA names it
+	CPUs string   `json:"cpus,omitempty"` // that it was bound to, as 0-15,64
+	GPU  string   `json:"gpu,omitempty"`  // of its local rank, as CUDA names it
+	NICs []string `json:"nics,omitempty"` // near that GPU, as its node calls them
 }
 
 // Failure is why a job did not run to its end.

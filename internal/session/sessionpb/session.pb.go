@@ -1382,6 +1382,7 @@ type RankStarted struct {
 	Cpus          string                 `protobuf:"bytes,4,opt,name=cpus,proto3" json:"cpus,omitempty"`   // that it was bound to, as 0-15,64; "": not bound
 	Gpu           string                 `protobuf:"bytes,5,opt,name=gpu,proto3" json:"gpu,omitempty"`     // that is its own by its local rank, named as CUDA does; "": none is known
 	Place         string                 `protobuf:"bytes,6,opt,name=place,proto3" json:"place,omitempty"` // why there, for people; "": nobody asked
+	Nics          []string               `protobuf:"bytes,7,rep,name=nics,proto3" json:"nics,omitempty"`   // that it uses, as its node calls them; none: none is known
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1456,6 +1457,13 @@ func (x *RankStarted) GetPlace() string {
 		return x.Place
 	}
 	return ""
+}
+
+func (x *RankStarted) GetNics() []string {
+	if x != nil {
+		return x.Nics
+	}
+	return nil
 }
 
 type RankExited struct {
@@ -3095,14 +3103,15 @@ const file_internal_session_sessionpb_session_proto_rawDesc = "" +
 	"gpuIsolate\x12'\n" +
 	"\x0freport_bindings\x18\b \x01(\bR\x0ereportBindings\x12\x1f\n" +
 	"\vpmi_mapping\x18\t \x01(\tR\n" +
-	"pmiMapping\"\x88\x01\n" +
+	"pmiMapping\"\x9c\x01\n" +
 	"\vRankStarted\x12\x12\n" +
 	"\x04rank\x18\x01 \x01(\x05R\x04rank\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\x05R\x03pid\x12\x17\n" +
 	"\aunix_ns\x18\x03 \x01(\x03R\x06unixNs\x12\x12\n" +
 	"\x04cpus\x18\x04 \x01(\tR\x04cpus\x12\x10\n" +
 	"\x03gpu\x18\x05 \x01(\tR\x03gpu\x12\x14\n" +
-	"\x05place\x18\x06 \x01(\tR\x05place\"\xd6\x01\n" +
+	"\x05place\x18\x06 \x01(\tR\x05place\x12\x12\n" +
+	"\x04nics\x18\a \x03(\tR\x04nics\"\xd6\x01\n" +
 	"\n" +
 	"RankExited\x12\x12\n" +
 	"\x04rank\x18\x01 \x01(\x05R\x04rank\x12\x1b\n" +
