@@ -268,6 +268,17 @@ func writeSettings(b *strings.Builder, s config.Settings, req request.Request) {
 		}
 	}
 	word("mover", s.Mover, own)
+	for _, c := range []struct {
+		name  string
+		value int
+	}{
+		{"cluster", s.CUDA.Cluster}, {"raster group", s.CUDA.RasterGroup}, {"push group", s.CUDA.PushGroup},
+		{"row block", s.CUDA.RowBlock}, {"K block", s.CUDA.KBlock}, {"split of K", s.CUDA.SplitK},
+	} {
+		if c.value != 0 {
+			row(c.name, c.value, own)
+		}
+	}
 	if algorithms := config.Algorithms(req.Operator); algorithms != nil {
 		if req.Algorithm != "" {
 			fmt.Fprintf(tw, "algorithm\t%s\t--algorithm\n", req.Algorithm)

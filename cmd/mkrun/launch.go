@@ -132,6 +132,15 @@ The first failure ends the job with one message. Exit status: 0; the first faili
 			return f.launchCommand(cmd, args)
 		},
 	}
+	f.add(cmd)
+	for _, op := range operators {
+		cmd.AddCommand(newLaunchOperator(op, &f))
+	}
+	return cmd
+}
+
+// add adds the flags, and gives each its default.
+func (f *launchFlags) add(cmd *cobra.Command) {
 	f.world.add(cmd)
 	f.hosts.add(cmd)
 	f.hosts.join.nodes = &f.world.nodes
@@ -160,10 +169,6 @@ The first failure ends the job with one message. Exit status: 0; the first faili
 	fs.BoolVar(&f.dryRun, "dry-run", false, "show ranks, nodes, environment and plan, and start nothing")
 	fs.BoolVar(&f.json, "json", false, "one JSON document on stdout and nothing else (none for a command line that is refused); the ranks' output goes to stderr")
 	fs.BoolVarP(&f.verbose, "verbose", "v", false, "log what launcher and agents do, on stderr")
-	for _, op := range operators {
-		cmd.AddCommand(newLaunchOperator(op, &f))
-	}
-	return cmd
 }
 
 // takesOperators reports whether a command's words are names of operators.

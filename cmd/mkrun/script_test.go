@@ -72,6 +72,9 @@ func TestScripts(t *testing.T) {
 			"waitfor":  cmdWaitFor,
 			"waitrank": cmdWaitRank,
 
+			"waitlines":  cmdWaitLines,
+			"beginswith": cmdBeginsWith,
+
 			"waitstopped": cmdWaitStopped,
 		},
 	})

@@ -87,6 +87,34 @@ func lookup(doc any, path []string) (any, error) {
 	return doc, nil
 }
 
+// cmdWaitLines waits until a file has some whole lines: waitlines file 3
+func cmdWaitLines(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: waitlines file n")
+	}
+	path := ts.MkAbs(args[0])
+	want, err := strconv.Atoi(args[1])
+	ts.Check(err)
+	got := 0
+	poll(ts, func() bool {
+		data, _ := os.ReadFile(path) // it may not be there yet
+		got = bytes.Count(data, []byte("\n"))
+		return got >= want
+	}, func() string { return fmt.Sprintf("%s has %d lines, want %d", args[0], got, want) })
+}
+
+// cmdBeginsWith wants a file to begin with the whole lines of another: beginswith file other
+func cmdBeginsWith(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: beginswith file other")
+	}
+	other := ts.ReadFile(args[1])
+	other = other[:strings.LastIndexByte(other, '\n')+1]
+	if !strings.HasPrefix(ts.ReadFile(args[0]), other) {
+		ts.Fatalf("%s does not begin with %s", args[0], args[1])
+	}
+}
+
 // cmdKillOne sends a signal to one process of this script whose command line matches: killone KILL 'mkrun agent'
 func cmdKillOne(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 {

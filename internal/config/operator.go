@@ -61,6 +61,18 @@ type Settings struct {
 
 	Algorithm    string // of an operator that has several
 	OneShotBytes int64  // algorithm auto: size of the result up to which it is one-shot
+
+	CUDA CUDA
+}
+
+// CUDA is what only the CUDA engine can be told.
+type CUDA struct {
+	Cluster     int `yaml:"cluster"`      // CTAs that load operands for each other
+	RasterGroup int `yaml:"raster_group"` // tiles of M that are walked together
+	PushGroup   int `yaml:"push_group"`   // mover sm: blocks of rows that are announced together
+	RowBlock    int `yaml:"row_block"`    // mover ce: rows of a copy
+	KBlock      int `yaml:"k_block"`      // mover ce: columns of a copy
+	SplitK      int `yaml:"split_k"`      // parts of K that different CTAs take
 }
 
 type entry struct {
@@ -101,6 +113,7 @@ type use struct {
 	Mover        string `yaml:"mover"`
 	Algorithm    string `yaml:"algorithm"`
 	OneShotBytes *int64 `yaml:"one_shot_bytes"`
+	CUDA         *CUDA  `yaml:"cuda"`
 }
 
 type roles struct {
@@ -215,10 +228,14 @@ func (d *document) compare(entries []entry) {
 }
 
 func (u *use) settings() Settings {
-	return Settings{
+	s := Settings{
 		Compute: or0(u.Roles.Compute), Intra: or0(u.Roles.Intra), Send: or0(u.Roles.Send), Reduce: or0(u.Roles.Reduce),
 		TileM: or0(u.Tile.M), TileN: or0(u.Tile.N), TileK: or0(u.Tile.K),
 		Stages: or0(u.Stages), Chunks: or0(u.Chunks), Mover: u.Mover,
 		Algorithm: u.Algorithm, OneShotBytes: or0(u.OneShotBytes),
 	}
+	if u.CUDA != nil {
+		s.CUDA = *u.CUDA
+	}
+	return s
 }

@@ -144,6 +144,35 @@ func (u *use) validate(engine string, l limits, wrong report) {
 		wrong("use.mover", "mover is %q; want one of %s", u.Mover, strings.Join(knownMovers, ", "))
 	}
 	u.validateAlgorithm(l, wrong)
+	if u.CUDA != nil {
+		u.CUDA.validate(engine, wrong)
+	}
+}
+
+// validate holds the numbers against what the data plane takes (mk_ag_gemm_config in cuda/include/mkernel.h); 0, as in a
+// key that is left out, leaves the choice to it.
+func (c *CUDA) validate(engine string, wrong report) {
+	if engine == "cpu" {
+		wrong("use.cuda", "cuda has no meaning for the CPU engine")
+		return
+	}
+	for _, n := range []struct {
+		name  string
+		value int
+		unit  int // the value is this, times a power of two
+		most  int
+	}{
+		{"cluster", c.Cluster, 1, 2}, {"raster_group", c.RasterGroup, 0, maxNumber}, {"push_group", c.PushGroup, 0, maxNumber},
+		{"row_block", c.RowBlock, 128, maxNumber}, {"k_block", c.KBlock, 64, maxNumber}, {"split_k", c.SplitK, 0, 64},
+	} {
+		switch parts := n.value / max(1, n.unit); {
+		case n.value == 0:
+		case n.value < 0 || n.value > n.most:
+			wrong("use.cuda."+n.name, "%s is %d, want 1 to %d", n.name, n.value, n.most)
+		case n.unit > 0 && (n.value%n.unit != 0 || parts&(parts-1) != 0):
+			wrong("use.cuda."+n.name, "%s is %d, want %d times a power of two", n.name, n.value, n.unit)
+		}
+	}
 }
 
 func (u *use) validateAlgorithm(l limits, wrong report) {

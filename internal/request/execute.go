@@ -14,6 +14,9 @@ import (
 
 // Execute runs a resolved request's run on one rank: what a rank process does between joining and leaving.
 func Execute(ctx context.Context, run []byte, at launch.Place, boot engine.Bootstrap) ([]byte, error) {
+	if operator.IsBatch(run) {
+		return executeAll(ctx, run, at, boot)
+	}
 	spec, err := operator.Decode(run)
 	if err != nil {
 		return nil, err

@@ -26,6 +26,7 @@ type Request struct {
 	DType    string
 	Engine   string // auto, cpu or cuda
 	Config   string // file with settings, instead of the built-in ones
+	Bare     bool   // nothing is configured: what is not given is the engine's own choice
 
 	Check  bool
 	Iters  int
@@ -103,6 +104,18 @@ func (r Request) algorithm(s plan.Shape, d engine.DType, use *settings, configur
 	return known[0], nil
 }
 
+// configured is what the configuration says.
+func (r Request) configured(q config.Query) (config.Choice, error) {
+	if r.Bare {
+		return config.Choice{Source: "defaults", Why: "no configuration was asked for"}, nil
+	}
+	entries, err := config.LoadOperator(r.Operator, r.Config)
+	if err != nil {
+		return config.Choice{}, err
+	}
+	return entries.Lookup(q), nil
+}
+
 // ResolvePlan is Resolve for those who only want to look at the plan: it may be for a larger machine.
 func (r Request) ResolvePlan() (*Resolved, error) {
 	if err := r.World.Validate(); err != nil {
@@ -128,11 +141,10 @@ func (r Request) ResolvePlan() (*Resolved, error) {
 		return nil, fmt.Errorf("--dtype: %w", err)
 	}
 	shape := plan.Shape{M: q.M, N: q.N, K: q.K}
-	entries, err := config.LoadOperator(r.Operator, r.Config)
+	choice, err := r.configured(q)
 	if err != nil {
 		return nil, err
 	}
-	choice := entries.Lookup(q)
 	var use settings
 	algorithm, err := r.algorithm(shape, dtype, &use, choice.Settings)
 	if err != nil {

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/mkrun/mkrun/internal/launch"
+	"github.com/mkrun/mkrun/internal/report"
+	"github.com/mkrun/mkrun/internal/request"
+	"github.com/mkrun/mkrun/internal/stdio"
+	"github.com/mkrun/mkrun/internal/tune"
+)
+
+// batchFlags are the flags of commands that launch an operator many times: tune and bench.
+type batchFlags struct {
+	launch launchFlags
+	shapes []string
+	dtype  string
+}
+
+func (f *batchFlags) add(cmd *cobra.Command, calls int) {
+	f.launch.add(&cobra.Command{}) // defaults of the flags that these commands have not
+	f.launch.world.add(cmd)
+	f.launch.hosts.add(cmd)
+	fs := cmd.PersistentFlags()
+	fs.StringVar(&f.launch.run.engine, "engine", "auto", "what executes the plans: auto, cpu or cuda")
+	fs.IntVar(&f.launch.run.iters, "iters", calls, "timed calls of each")
+	fs.IntVar(&f.launch.run.warmup, "warmup", 2, "calls before the timed ones")
+	fs.Uint64Var(&f.launch.run.seed, "seed", 1, "of the random data")
+	fs.DurationVar(&f.launch.timeout, "job-timeout", 10*time.Minute, "end a job that takes longer")
+	fs.StringSliceVar(&f.shapes, "shapes", nil, "MxNxK, LAYER@TOKENS as in llama3-8b/mlp-up/tp4@128, or a file with one in each line; several with commas")
+	fs.StringVar(&f.dtype, "dtype", "bf16", "element type: bf16 or fp16")
+	_ = cmd.RegisterFlagCompletionFunc("engine", cobra.FixedCompletions([]string{"auto", "cpu", "cuda"}, cobra.ShellCompDirectiveNoFileComp))
+	f.launch.json = true // nothing on stdout
+}
+
+// request is what all launches have in common.
+func (f *batchFlags) request(ctx context.Context, operatorName string) (request.Request, error) {
+	job, err := f.launch.job(ctx)
+	if err != nil {
+		return request.Request{}, err
+	}
+	if job.Numbers != nil {
+		return request.Request{}, errors.New("--map-by cyclic is for programs of your own: operators number ranks node by node")
+	}
+	return request.Request{
+		Operator: operatorName, World: job.World, DType: f.dtype, Engine: f.launch.run.engine,
+		Iters: f.launch.run.iters, Warmup: f.launch.run.warmup, Seed: f.launch.run.seed, WaitTimeout: waitTimeout,
+	}, nil
+}
+
+// waitTimeout bounds every wait of a rank for a flag or a peer.
+const waitTimeout = 20 * time.Second
+
+// userSignal is why a context ended: the user's signal.
+type userSignal syscall.Signal
+
+func (s userSignal) Error() string { return "you sent " + syscall.Signal(s).String() }
+
+// untilSignal is a context that ends when the user tells mkrun to end, also between jobs. (Jobs see such signals
+// themselves, and end in order.)
+func untilSignal(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
+	go func() {
+		select {
+		case s := <-signals:
+			cancel(userSignal(s.(syscall.Signal)))
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() {
+		signal.Stop(signals)
+		cancel(nil)
+	}
+}
+
+// stopped is the exit status of a command that the user ended, with what was told; 0 if it was not.
+func stopped(ctx context.Context) int {
+	var s userSignal
+	if errors.As(context.Cause(ctx), &s) {
+		return stdio.StatusOfSignal(syscall.Signal(s))
+	}
+	return 0
+}
+
+// run does runs one after the other in one job. The error has tune.ErrStopped in its chain if the user ended the job.
+func (f *batchFlags) run(cmd *cobra.Command, runs []*request.Resolved) ([]*report.Document, error) {
+	tag, err := f.launch.checkStreams()
+	if err != nil {
+		return nil, err
+	}
+	job, err := f.launch.job(cmd.Context())
+	if err != nil {
+		return nil, err
+	}
+	if job.Run, err = request.EncodeBatch(runs); err != nil {
+		return nil, err
+	}
+	job.Argv, job.Session = []string{launch.Self, launch.RankCommand}, true
+	outcome, err := runJob(cmd, &f.launch, job, tag)
+	if err != nil {
+		return nil, err
+	}
+	if outcome.Cause != nil {
+		err := errors.New(strings.TrimPrefix(launch.CauseText(outcome.Cause), "mkrun: "))
+		if launch.Failure(outcome.Cause).Kind == "user_signal" {
+			return nil, fmt.Errorf("%w: %w", tune.ErrStopped, err)
+		}
+		return nil, err
+	}
+	return request.BatchDocuments(runs, outcome.Reports)
+}

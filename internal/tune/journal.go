@@ -1,0 +1,185 @@
+package tune
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/mkrun/mkrun/internal/config"
+)
+
+// JournalSchema names the layout of a results file: a Header in the first line, a measurement in each other.
+const JournalSchema = "mkrun.tune/1"
+
+// Header says what a results file holds times of. Times under another header cannot be compared.
+type Header struct {
+	Schema   string `json:"schema"`
+	Operator string `json:"operator"`
+	Engine   string `json:"engine"`
+	DType    string `json:"dtype"`
+	PPN      []int  `json:"ppn"` // ranks of each node
+	Machine  string `json:"machine"`
+	Net      string `json:"net"` // what joins the nodes, emulated rates included
+	Build    string `json:"build"`
+	Calls    int    `json:"calls"`
+	Seed     uint64 `json:"seed"`
+}
+
+// record is one measurement: settings of a shape that were timed next to each other.
+type record struct {
+	Shape    string            `json:"shape"`
+	Calls    int               `json:"calls"`
+	Settings []config.Settings `json:"settings"`
+	Times    []Time            `json:"times"`
+}
+
+func (r record) key() (string, error) {
+	r.Times = nil
+	b, err := json.Marshal(r)
+	return string(b), err
+}
+
+// Journal is a results file: what was measured is added to it at once, so a search that was cut short goes on where it
+// was. A search takes the same steps when it sees the same times.
+type Journal struct {
+	file  *os.File
+	known map[string][]Time
+	Added int // measurements of this process
+	Found int // that were there already
+}
+
+// OpenJournal opens a results file, or makes one. One that holds times of something else is refused. A last line that
+// was not written to its end is dropped.
+func OpenJournal(name string, h Header) (*Journal, error) {
+	h.Schema = JournalSchema
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("opening the results file: %w", err)
+	}
+	j := &Journal{file: f, known: make(map[string][]Time)}
+	if err := j.read(name, h); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return j, nil
+}
+
+func (j *Journal) read(name string, h Header) error {
+	wanted, err := json.Marshal(h)
+	if err != nil {
+		return fmt.Errorf("encoding the head of the results file: %w", err)
+	}
+	end := int64(0) // of the last whole line
+	lines := bufio.NewReader(j.file)
+	for n := 1; ; n++ {
+		line, err := lines.ReadBytes('\n')
+		if errors.Is(err, io.EOF) {
+			break // a last line without an end was cut short
+		}
+		if err != nil {
+			return fmt.Errorf("reading the results file: %w", err)
+		}
+		end += int64(len(line))
+		line = bytes.TrimSuffix(line, []byte("\n"))
+		if n == 1 {
+			if err := sameHeader(name, line, wanted); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := j.add(line); err != nil {
+			return fmt.Errorf("%s:%d: this is no measurement (%w); remove the line, or choose another file with --results", name, n, err)
+		}
+	}
+	if err := j.file.Truncate(end); err != nil {
+		return fmt.Errorf("cutting off an unfinished line of the results file: %w", err)
+	}
+	if _, err := j.file.Seek(end, io.SeekStart); err != nil {
+		return fmt.Errorf("going to the end of the results file: %w", err)
+	}
+	if end == 0 {
+		return j.write(wanted)
+	}
+	return nil
+}
+
+// sameHeader says what a results file is of, if it is not what is wanted.
+func sameHeader(name string, line, wanted []byte) error {
+	if bytes.Equal(line, wanted) {
+		return nil
+	}
+	var theirs, ours map[string]any
+	if err := json.Unmarshal(line, &theirs); err != nil || theirs["schema"] == nil {
+		return fmt.Errorf("%s is no results file of mkrun tune; choose another with --results", name)
+	}
+	if err := json.Unmarshal(wanted, &ours); err != nil {
+		return fmt.Errorf("reading the head of the results file: %w", err)
+	}
+	for _, key := range []string{"schema", "operator", "engine", "dtype", "ppn", "machine", "net", "build", "calls", "seed"} {
+		if a, b := fmt.Sprint(theirs[key]), fmt.Sprint(ours[key]); a != b {
+			return fmt.Errorf("%s holds times of another search: %s %s, and this one has %s; choose another file with --results, or remove it", name, key, a, b)
+		}
+	}
+	return fmt.Errorf("%s holds times of another search; choose another file with --results, or remove it", name)
+}
+
+func (j *Journal) add(line []byte) error {
+	var r record
+	d := json.NewDecoder(bytes.NewReader(line))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&r); err != nil {
+		return err
+	}
+	if len(r.Times) != len(r.Settings) || len(r.Times) == 0 {
+		return fmt.Errorf("%d times of %d settings", len(r.Times), len(r.Settings))
+	}
+	key, err := r.key()
+	if err != nil {
+		return err
+	}
+	j.known[key] = r.Times
+	return nil
+}
+
+// write adds a line, and sees to it that it stays.
+func (j *Journal) write(line []byte) error {
+	if _, err := j.file.Write(append(line, '\n')); err != nil {
+		return fmt.Errorf("writing the results file: %w", err)
+	}
+	if err := j.file.Sync(); err != nil {
+		return fmt.Errorf("writing the results file: %w", err)
+	}
+	return nil
+}
+
+// Measure wraps a measuring function for a shape: what the file holds is not measured again.
+func (j *Journal) Measure(shape string, measure Measure) Measure {
+	return func(ctx context.Context, settings []config.Settings, calls int) ([]Time, error) {
+		r := record{Shape: shape, Calls: calls, Settings: settings}
+		key, err := r.key()
+		if err != nil {
+			return nil, fmt.Errorf("encoding a measurement: %w", err)
+		}
+		if times, ok := j.known[key]; ok {
+			j.Found++
+			return times, nil
+		}
+		if r.Times, err = measure(ctx, settings, calls); err != nil {
+			return nil, err
+		}
+		line, err := json.Marshal(r)
+		if err != nil {
+			return nil, fmt.Errorf("encoding a measurement: %w", err)
+		}
+		j.known[key] = r.Times
+		j.Added++
+		return r.Times, j.write(line)
+	}
+}
+
+// Close closes the file.
+func (j *Journal) Close() error { return j.file.Close() }

@@ -1,0 +1,214 @@
+package tune
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/mkrun/mkrun/internal/config"
+)
+
+// landscape is a machine on which settings take the time that a function says.
+type landscape struct {
+	ms      func(config.Settings) float64 // 0: fails
+	batches [][]config.Settings
+}
+
+func (l *landscape) measure(_ context.Context, settings []config.Settings, _ int) ([]Time, error) {
+	l.batches = append(l.batches, slices.Clone(settings))
+	var times []Time
+	for _, s := range settings {
+		if ms := l.ms(s); ms > 0 {
+			times = append(times, Time{MS: ms})
+		} else {
+			times = append(times, Time{Failed: "it cannot"})
+		}
+	}
+	return times, nil
+}
+
+func (l *landscape) tried(yes func(config.Settings) bool) (n int) {
+	for _, b := range l.batches {
+		for _, s := range b {
+			if yes(s) {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+func search(t *testing.T, k Kind, l *landscape, budget int) Found {
+	t.Helper()
+	space, err := NewSpace(k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := (&Search{Space: space, Measure: l.measure, Calls: 3, Budget: budget}).Run(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+var (
+	cpuKind  = Kind{Engine: "cpu", Operator: "ag_gemm", M: 512, N: 256, K: 64, Nodes: 2, Ranks: 4, Cores: 4}
+	cudaKind = Kind{Engine: "cuda", Operator: "ag_gemm", M: 8192, N: 1024, K: 8192, Nodes: 1, Ranks: 2, SMs: 132}
+)
+
+// Knobs that work by themselves are each found, in few steps.
+func TestSearchFindsTheBest(t *testing.T) {
+	cost := func(v, best int, weight float64) float64 {
+		if v == best {
+			return 0
+		}
+		return weight
+	}
+	l := &landscape{ms: func(s config.Settings) float64 {
+		return 10 + cost(s.Chunks, 8, 2) + cost(s.TileM, 64, 1) + cost(s.Intra, 2, .5) + cost(s.Send, 2, .5) + cost(s.Compute, 4, 3)
+	}}
+	found := search(t, cpuKind, l, 100)
+	want := config.Settings{Chunks: 8, TileM: 64, TileN: 64, Intra: 2, Send: 2, Compute: 4}
+	if found.Settings != want || found.MS != 10 || found.OwnMS != 17 {
+		t.Errorf("found %+v, want %+v", found, want)
+	}
+	if all := 6 * 4 * 3 * 3 * 4; found.Timed > all/10 {
+		t.Errorf("%d of %d settings were timed", found.Timed, all)
+	}
+}
+
+// Knobs that only help together with another one are found in the second pass.
+func TestSearchGoesOverTheKnobsAgain(t *testing.T) {
+	l := &landscape{ms: func(s config.Settings) float64 {
+		ms := 10.0
+		if s.Compute == 4 {
+			ms -= 2
+			if s.Chunks == 16 { // of no use to fewer workers
+				ms -= 3
+			}
+		}
+		return ms
+	}}
+	if found := search(t, cpuKind, l, 100); found.Settings.Chunks != 16 || found.Settings.Compute != 4 {
+		t.Errorf("found %+v", found)
+	}
+}
+
+// A mover that is far behind is not followed; one that is near is.
+func TestSearchPrunesStarts(t *testing.T) {
+	far := func(ce float64) *landscape {
+		return &landscape{ms: func(s config.Settings) float64 {
+			if s.Mover == "ce" {
+				if s.CUDA.KBlock == 2048 {
+					return ce - 2
+				}
+				return ce
+			}
+			return 10
+		}}
+	}
+	ce := func(s config.Settings) bool { return s.Mover == "ce" }
+	l := far(13)
+	if found := search(t, cudaKind, l, 100); found.Settings.Mover == "ce" || found.Pruned == 0 || l.tried(ce) != 1 {
+		t.Errorf("a mover that is 30 %% behind: found %+v, tried %d times", found, l.tried(ce))
+	}
+	l = far(11)
+	if found := search(t, cudaKind, l, 100); found.Settings.Mover != "ce" || found.Settings.CUDA.KBlock != 2048 {
+		t.Errorf("a mover that is 10 %% behind, but can be turned: found %+v", found)
+	}
+}
+
+// What is no better than noise is left to the engine.
+func TestSearchKeepsTheEnginesChoice(t *testing.T) {
+	l := &landscape{ms: func(s config.Settings) float64 {
+		if s == (config.Settings{}) {
+			return 10
+		}
+		return 9.95
+	}}
+	if found := search(t, cpuKind, l, 100); found.Settings != (config.Settings{}) || found.MS != 10 {
+		t.Errorf("found %+v", found)
+	}
+}
+
+func TestSearchKeepsItsBudget(t *testing.T) {
+	l := &landscape{ms: func(s config.Settings) float64 { return 10 / float64(1+s.Chunks+s.Compute) }}
+	found := search(t, cpuKind, l, 8)
+	if found.Timed > 8+2 { // and the comparison
+		t.Errorf("%d settings timed", found.Timed)
+	}
+	if found.Pruned == 0 {
+		t.Error("nothing is said to be left out")
+	}
+}
+
+// Settings that fail are passed over; when all do, the reason is told.
+func TestSearchWithFailures(t *testing.T) {
+	l := &landscape{ms: func(s config.Settings) float64 {
+		if s.Chunks == 8 || s == (config.Settings{Mover: "sm"}) {
+			return 0
+		}
+		return 10 - float64(s.Chunks)/10
+	}}
+	if found := search(t, cpuKind, l, 100); found.Settings.Chunks != 16 {
+		t.Errorf("found %+v", found)
+	}
+	space, err := NewSpace(cudaKind)
+	if err != nil {
+		t.Fatal(err)
+	}
+	none := &landscape{ms: func(config.Settings) float64 { return 0 }}
+	if _, err := (&Search{Space: space, Measure: none.measure, Calls: 1, Budget: 9}).Run(context.Background()); err == nil || !strings.Contains(err.Error(), "it cannot") {
+		t.Errorf("error %v", err)
+	}
+	broken := errors.New("the machine is gone")
+	_, err = (&Search{Space: space, Budget: 9, Measure: func(context.Context, []config.Settings, int) ([]Time, error) { return nil, broken }}).Run(context.Background())
+	if !errors.Is(err, broken) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestUnknownEngine(t *testing.T) {
+	if _, err := NewSpace(Kind{Engine: "tpu"}); err == nil {
+		t.Error("no error")
+	}
+}
+
+// Whatever a search tries on any kind can be written into a file that passes the check, and is read back as it was.
+func TestEveryTriedSettingCanBeConfigured(t *testing.T) {
+	kinds := []Kind{cpuKind, cudaKind}
+	for _, m := range []int64{1, 16, 256, 2048, 32768} {
+		for _, ranks := range []int{1, 2, 8} {
+			kinds = append(kinds,
+				Kind{Engine: "cuda", Operator: "ag_gemm", M: m, N: 4096, K: 8192, Nodes: 1, Ranks: ranks, SMs: 132},
+				Kind{Engine: "cpu", Operator: "gemm_ar", M: m, N: 64, K: 64, Nodes: 1, Ranks: ranks, Sums: true, Cores: 8, Algorithms: []string{"two-shot", "one-shot"}})
+		}
+	}
+	for _, k := range kinds {
+		space, err := NewSpace(k)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen := make(map[config.Settings]bool)
+		todo := slices.Clone(space.Starts)
+		for len(todo) > 0 && len(seen) < 60 {
+			s := todo[0]
+			todo = todo[1:]
+			if seen[s] {
+				continue
+			}
+			seen[s] = true
+			for _, knob := range space.Knobs {
+				todo = append(todo, knob.others(s)...)
+			}
+			e := Entry{Kind: k, DType: "bf16", PPN: k.Ranks / k.Nodes, Found: Found{Settings: s, MS: 1, OwnMS: 2}, Date: "2026-11-30", On: "x: y"}
+			text := fmt.Sprintf("schema: mkrun.config/1\noperator: %s\nentries:\n%s", k.Operator, e.text())
+			if _, err := config.CheckFile("f", []byte(text)); err != nil {
+				t.Fatalf("%+v: %v\n%s", k, err, text)
+			}
+		}
+	}
+}

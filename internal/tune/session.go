@@ -1,0 +1,152 @@
+package tune
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/mkrun/mkrun/internal/config"
+	"github.com/mkrun/mkrun/internal/operator"
+	"github.com/mkrun/mkrun/internal/request"
+	"github.com/mkrun/mkrun/internal/version"
+)
+
+// Session tunes an operator for several shapes.
+type Session struct {
+	Request request.Request // without a shape
+	Shapes  []request.ListedShape
+	Calls   int
+	Budget  int
+	Results string // results file
+	Write   string // configuration file
+	Today   string // YYYY-MM-DD
+	Launch  Launch
+
+	Out      io.Writer // the table at the end
+	Progress io.Writer // a line for each step
+}
+
+// RefusedError says that what was asked for cannot be, before anything was started.
+type RefusedError struct{ Err error }
+
+func (e *RefusedError) Error() string { return e.Err.Error() }
+
+// Run tunes shape by shape. After each, its entry is in the configuration file.
+func (s *Session) Run(ctx context.Context) error {
+	entries, header, err := s.plan()
+	if err != nil {
+		return &RefusedError{err}
+	}
+	journal, err := OpenJournal(s.Results, header)
+	if err != nil {
+		return &RefusedError{err}
+	}
+	defer func() { _ = journal.Close() }() // each line was synced
+	if s.Budget < 1 || s.Calls < 1 {
+		return &RefusedError{fmt.Errorf("%d calls of at most %d settings: there must be at least 1", s.Calls, s.Budget)}
+	}
+	if err := WriteEntries(s.Write, s.Request.Operator, nil); err != nil {
+		return &RefusedError{err} // before time is spent on what could not be written
+	}
+	for i, shape := range s.Shapes {
+		if err := s.tune(ctx, journal, i, shape, &entries[i]); err != nil {
+			return fmt.Errorf("tuning %v: %w", shape, err)
+		}
+		if err := WriteEntries(s.Write, s.Request.Operator, entries[i:i+1]); err != nil {
+			return err
+		}
+	}
+	return s.table(entries, journal)
+}
+
+// plan resolves every shape as it is run with the engine's own choice, so that what cannot run is known before anything
+// is started.
+func (s *Session) plan() (entries []Entry, h Header, err error) {
+	for _, shape := range s.Shapes {
+		run, err := Apply(shape.Of(s.Request), config.Settings{}, 1).Resolve()
+		if err != nil {
+			return nil, h, fmt.Errorf("shape %v: %w", shape, err)
+		}
+		spec := run.Run
+		ppn := 0
+		for _, n := range spec.World.PPN {
+			ppn = max(ppn, n)
+		}
+		fabric := ""
+		if spec.World.Nodes() > 1 {
+			fabric = run.Net
+		}
+		e := Entry{
+			Kind: Kind{
+				Engine: run.Engine, Operator: spec.Operator, M: spec.Shape.M, N: spec.Shape.N, K: spec.Shape.K,
+				Nodes: spec.World.Nodes(), Ranks: spec.World.Size(), Sums: operator.Sums(spec.Operator), Algorithms: operator.Algorithms(spec.Operator),
+				Cores: runtime.NumCPU(),
+			},
+			DType: spec.DType.String(), PPN: ppn, Net: fabric, Calls: s.Calls, Date: s.Today, On: machine(run),
+		}
+		entries = append(entries, e)
+		h = Header{
+			Operator: spec.Operator, Engine: run.Engine, DType: e.DType, PPN: spec.World.PPN, Machine: e.On, Net: run.Net,
+			Build: version.Get().BuildID(), Calls: s.Calls, Seed: spec.Seed,
+		}
+	}
+	return entries, h, nil
+}
+
+// machine says what the ranks run on.
+func machine(run *request.Resolved) string {
+	if run.Engine != "cpu" {
+		return strings.TrimPrefix(run.EngineWhy, "asked for; ")
+	}
+	text := fmt.Sprintf("%d cores", runtime.NumCPU())
+	if data, err := os.ReadFile("/proc/cpuinfo"); err == nil {
+		for line := range strings.Lines(string(data)) {
+			if key, value, _ := strings.Cut(line, ":"); strings.TrimSpace(key) == "model name" {
+				return text + ", " + strings.TrimSpace(value)
+			}
+		}
+	}
+	return text
+}
+
+// tune searches for one shape.
+func (s *Session) tune(ctx context.Context, journal *Journal, i int, shape request.ListedShape, e *Entry) error {
+	space, err := NewSpace(e.Kind)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	runner := Runner{Request: shape.Of(s.Request), Launch: s.Launch}
+	search := Search{
+		Space: space, Calls: s.Calls, Budget: s.Budget, Measure: journal.Measure(shape.String(), runner.Measure),
+		Say: func(p Progress) {
+			fmt.Fprintf(s.Progress, "tune: %v (%d of %d), %s: %d settings timed, best %.4g ms with %s, %.0f s\n",
+				shape, i+1, len(s.Shapes), p.Step, p.Timed, p.BestMS, Describe(p.Best), time.Since(began).Seconds())
+		},
+	}
+	e.Found, err = search.Run(ctx)
+	return err
+}
+
+// table says what was found.
+func (s *Session) table(entries []Entry, j *Journal) error {
+	tw := tabwriter.NewWriter(s.Out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "SHAPE\tMS\tENGINE'S OWN\tRATIO\tTIMED\tSETTINGS")
+	for i, e := range entries {
+		own, ratio := "failed", "-"
+		if f := e.Found; f.OwnMS > 0 {
+			own, ratio = fmt.Sprintf("%.4g", f.OwnMS), fmt.Sprintf("%.3f", f.MS/f.OwnMS)
+		}
+		fmt.Fprintf(tw, "%v\t%.4g\t%s\t%s\t%d\t%s\n", s.Shapes[i], e.Found.MS, own, ratio, e.Found.Timed, Describe(e.Found.Settings))
+	}
+	if err := tw.Flush(); err != nil {
+		return fmt.Errorf("writing the table: %w", err)
+	}
+	_, err := fmt.Fprintf(s.Out, "\n%s: entries written; %s: %d measurements, %d of them from before\n", s.Write, s.Results, j.Added+j.Found, j.Found)
+	return err
+}

@@ -1,0 +1,49 @@
+package tune
+
+import "github.com/mkrun/mkrun/internal/config"
+
+// smallRows is the most rows of a product that leaves SMs idle, so that parts of K on different SMs can pay.
+const smallRows = 512
+
+// cudaSpace is what may be tried on GPUs: the fields of mk_ag_gemm_config (cuda/include/mkernel.h). Both movers are tried
+// first; the other knobs are turned for those that are not far behind.
+func cudaSpace(k Kind) Space {
+	ce := func(s config.Settings) bool { return s.Mover == "ce" }
+	sm := func(s config.Settings) bool { return s.Mover == "sm" }
+	var s Space
+	s.Starts = []config.Settings{{}}
+	if k.Ranks > 1 {
+		s.Starts = append(s.Starts, config.Settings{Mover: "sm"}, config.Settings{Mover: "ce"})
+	}
+	tile := number("tile", func(s *config.Settings) *int { return &s.TileN }, 128, 256)
+	tile.Name = "tile columns" // rows are the kernel's own
+	s.Knobs = append(s.Knobs, tile)
+
+	if k.M <= smallRows {
+		split := number("split of K", func(s *config.Settings) *int { return &s.CUDA.SplitK }, 1, 2, 4)
+		split.use = func(s config.Settings) bool { return s.TileN == 128 && s.CUDA.Cluster <= 1 }
+		s.Knobs = append(s.Knobs, split)
+	}
+	cluster := number("cluster", func(s *config.Settings) *int { return &s.CUDA.Cluster }, 1, 2)
+	cluster.fits = func(s config.Settings, v int) bool { return v == 1 || s.CUDA.SplitK <= 1 }
+	s.Knobs = append(s.Knobs, cluster)
+
+	push := number("push CTAs", func(s *config.Settings) *int { return &s.Intra }, k.SMs/8, k.SMs/4, k.SMs/2, k.SMs-1)
+	push.use = sm
+	s.Knobs = append(s.Knobs, push)
+	pushGroup := number("push group", func(s *config.Settings) *int { return &s.CUDA.PushGroup }, 1, 2, 4, 8)
+	pushGroup.use = sm
+	s.Knobs = append(s.Knobs, pushGroup)
+
+	rows := number("row block", func(s *config.Settings) *int { return &s.CUDA.RowBlock }, 512, 1024, 2048, 4096)
+	rows.use = ce
+	rows.fits = func(_ config.Settings, v int) bool { return int64(v) <= k.M/int64(k.Ranks) }
+	s.Knobs = append(s.Knobs, rows)
+	columns := number("K block", func(s *config.Settings) *int { return &s.CUDA.KBlock }, 512, 1024, 2048, 4096)
+	columns.use = ce
+	columns.fits = func(_ config.Settings, v int) bool { return int64(v) <= k.K }
+	s.Knobs = append(s.Knobs, columns)
+
+	return Space{Starts: s.Starts, Knobs: append(s.Knobs,
+		number("raster group", func(s *config.Settings) *int { return &s.CUDA.RasterGroup }, 4, 8, 16))}
+}
