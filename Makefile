@@ -56,6 +56,11 @@ test-hosts: ## tests on four hosts, made of network namespaces (needs root)
 	@scripts/setup.sh testbed
 	go run ./internal/citest -tags testbed -timeout 5m ./internal/e2e
 
+.PHONY: test-pictures
+test-pictures: ## draw topologies in headless Chromium and look at the pictures
+	@scripts/setup.sh pictures
+	go run ./internal/citest -tags chromium -timeout 3m -run TestPictures ./internal/topology
+
 .PHONY: bench-launch
 bench-launch: ## start 16 ranks over ssh on four hosts: mkrun, mpirun if it is there, and plain ssh, in turns (needs root)
 	@scripts/setup.sh testbed
@@ -70,7 +75,7 @@ bench: setup ## the CPU engine against one plain gonum product; the time to star
 lint: $(GOLANGCI) ## gofmt, go vet, golangci-lint and shellcheck
 	@scripts/setup.sh lint
 	@unformatted=$$(gofmt -l cmd configs internal scripts); if [ -n "$$unformatted" ]; then echo "not formatted (gofmt -w):"; echo "$$unformatted"; exit 1; fi
-	go vet -tags testbed ./...
+	go vet -tags testbed,chromium ./...
 	$(GOLANGCI) run ./...
 	@if command -v shellcheck >/dev/null; then set -x; shellcheck $(SHELL_SCRIPTS); else echo "shellcheck is not installed: the shell scripts are not checked"; fi
 

@@ -4,6 +4,7 @@
 #
 #   scripts/setup.sh build   Go, a C compiler with the C library's headers, make, git
 #   scripts/setup.sh lint    shellcheck (goes on without)
+#   scripts/setup.sh pictures a browser without a screen, for the tests that look at pictures
 #   scripts/setup.sh testbed what scripts/testbed.sh makes hosts of: network namespaces, sshd, packet filter; MPICH, Slurm
 #   scripts/setup.sh cuda    a C++ compiler, python3 with pip (nvcc itself: scripts/cuda-toolchain.sh)
 set -euo pipefail
@@ -40,6 +41,9 @@ check_go() {
   fi
 }
 
+have_browser() { command -v chromium-headless-shell || command -v chromium || command -v chromium-browser || command -v google-chrome; }
+have_font() { find /usr/share/fonts /usr/local/share/fonts -name '*.ttf' -print -quit | grep .; }
+
 # install_missing: true if nothing is missing any more.
 install_missing() {
   [ ${#missing[@]} -gt 0 ] || return 0
@@ -74,6 +78,11 @@ case ${1:-build} in
     need shellcheck command -v shellcheck
     install_missing || say "going on without"
     ;;
+  pictures)
+    need chromium-headless-shell have_browser
+    need fonts-dejavu-core have_font
+    install_missing
+    ;;
   testbed)
     PATH=$PATH:/usr/sbin:/sbin
     need iproute2 command -v ip
@@ -93,7 +102,7 @@ case ${1:-build} in
     install_missing
     ;;
   *)
-    say "unknown group \"$1\"; known: build, lint, testbed, cuda"
+    say "unknown group \"$1\"; known: build, lint, pictures, testbed, cuda"
     exit 2
     ;;
 esac
