@@ -44,6 +44,7 @@ type Report struct {
 	Status   Severity  `json:"status"` // the worst of the findings
 	Build    string    `json:"build"`
 	Engines  []Engine  `json:"engines"`
+	Driver   string    `json:"driver,omitempty"` // NVIDIA's, e.g. 580.82.07
 	GPUs     []GPU     `json:"gpus"`
 	NICs     []NIC     `json:"nics"`
 	Findings []Finding `json:"findings"`
@@ -71,7 +72,10 @@ func run(ctx context.Context, h host, w io.Writer, asJSON bool) int {
 	return 0
 }
 
-func examine(ctx context.Context, h host) *Report {
+// Look examines what of this machine matters to any job: cores, memory, limits, GPUs and NICs.
+func Look(ctx context.Context) *Report { return look(ctx, thisHost()) }
+
+func look(ctx context.Context, h host) *Report {
 	r := &Report{
 		Schema: "mkrun.doctor/1",
 		Status: OK,
@@ -83,10 +87,15 @@ func examine(ctx context.Context, h host) *Report {
 	r.memory(h)
 	r.limits(h)
 	r.sharedMemory(h)
-	r.loopback(h)
 	r.gpus(ctx, h)
-	r.dataPlane(h)
 	r.nics(h)
+	return r
+}
+
+func examine(ctx context.Context, h host) *Report {
+	r := look(ctx, h)
+	r.loopback(h)
+	r.dataPlane(h)
 	r.python(ctx, h)
 	for _, f := range r.Findings {
 		r.Status = worse(r.Status, f.Severity)

@@ -93,6 +93,7 @@ func (r *Report) gpuFindings(h host, s gpuState) {
 		r.bad("gpu", Warn, "look at what nvidia-smi says", "the NVIDIA driver gives an error: %s", s.err)
 		return
 	}
+	r.Driver = s.driver
 	r.GPUs = append(r.GPUs, s.devices...)
 	if len(s.devices) == 0 {
 		r.bad("gpu", Warn, cpuOnly+"give the container or job its GPUs", "driver %s shows no GPU", s.driver)

@@ -23,6 +23,15 @@ type execError struct {
 	text   string
 }
 
+// CheckProgram says what would keep a rank from being started, as far as that can be told without trying; nil if
+// nothing does.
+func CheckProgram(argv, env []string, dir string) error {
+	if _, fail := resolve(wireRank{Argv: argv, Env: env, Dir: dir}); fail != nil {
+		return errors.New(fail.text)
+	}
+	return nil
+}
+
 // resolve finds a rank's program the way a shell in its directory with its environment would.
 func resolve(r wireRank) (path string, fail *execError) {
 	if len(r.Argv) == 0 || r.Argv[0] == "" {

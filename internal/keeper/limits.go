@@ -6,9 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// raiseLimits lets ranks lock as much memory as the host allows at all, which NICs need to reach it. The ranks inherit
-// this process's limits; that of open files stays what it was, since the Go runtime gives children the one it found.
-func raiseLimits() error {
+// RaiseLimits lets this process, and the ranks that inherit its limits, lock as much memory as the host allows at all,
+// which NICs need to reach it. The limit of open files stays what it was: the Go runtime gives children the one it found.
+func RaiseLimits() error {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil {
 		return fmt.Errorf("read the limit of locked memory: %w", err)

@@ -76,7 +76,7 @@ func prepare() error {
 	if err := unix.CloseRange(controlFD, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return fmt.Errorf("mark descriptors close-on-exec: %w", err)
 	}
-	if err := raiseLimits(); err != nil {
+	if err := RaiseLimits(); err != nil {
 		return err
 	}
 	// Only for the eyes of people.

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 	"time"
 
@@ -70,6 +71,8 @@ type agent struct {
 	pool        *pool
 	crew        *crew      // of the generation that the parent announced last; nil before the first
 	port        *portLease // for the first node's ranks
+	checker     checker
+	checking    sync.WaitGroup
 }
 
 // run is one agent's life. An error means that the node could not do its part.
@@ -107,6 +110,8 @@ func (a *agent) run(ctx context.Context, secret session.Secret) error {
 	if err := a.sendFacts(ctx); err != nil {
 		return err
 	}
+	ctx, stop := context.WithCancel(ctx)
+	defer func() { stop(); a.checker.close(); a.checking.Wait() }()
 	err = a.serve(ctx)
 	if a.crew != nil {
 		a.crew.end(err == nil)
@@ -165,6 +170,13 @@ func (a *agent) obey(ctx context.Context, m *pb.ToAgent) (done bool, err error) 
 	switch k := m.Kind.(type) {
 	case *pb.ToAgent_Roster:
 		a.pool.join(ctx, k.Roster)
+	case *pb.ToAgent_Preflight:
+		received := time.Now().UnixNano()
+		a.checking.Go(func() { // may take long; orders to end must not wait for it
+			if err := a.check(ctx, k.Preflight, received); err != nil {
+				a.log.Warn("checking this node", "error", err)
+			}
+		})
 	case *pb.ToAgent_Start:
 		if err := a.crew.begin(ctx, a, k.Start); err != nil {
 			a.send(ctx, &pb.FromAgent{Kind: &pb.FromAgent_Abort{Abort: &pb.AbortRequest{Rank: -1, Reason: err.Error()}}})
@@ -199,6 +211,16 @@ func (a *agent) obey(ctx context.Context, m *pb.ToAgent) (done bool, err error) 
 		return true, nil
 	}
 	return false, nil
+}
+
+// check answers a Preflight that was received at a time of this node's clock.
+func (a *agent) check(ctx context.Context, m *pb.Preflight, received int64) error {
+	text, err := a.checker.answer(ctx, m, a.cfg.InheritEnv)
+	if err != nil {
+		return err
+	}
+	return a.link.Send(ctx, &pb.FromAgent{Kind: &pb.FromAgent_PreflightDone{PreflightDone: &pb.PreflightDone{
+		SentNs: m.GetSentNs(), ReceivedNs: received, AnsweredNs: time.Now().UnixNano(), Json: text}}})
 }
 
 // generation is that of the ranks.

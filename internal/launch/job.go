@@ -41,6 +41,9 @@ type Job struct {
 	GPUIsolate     bool   // each rank sees one GPU
 	ReportBindings bool   // say where ranks were put
 
+	Preflight   bool // nodes are checked before any rank is started
+	ConnectOnly bool // with Preflight: and no rank is started
+
 	PMI         bool   // ranks may be MPI programs that ask by PMI
 	Compat      string // whose variables ranks get besides; see Compats
 	Stdin       Stdin  // which ranks read the launcher's input

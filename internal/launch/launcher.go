@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/mkrun/mkrun/internal/doctor"
 	"github.com/mkrun/mkrun/internal/keeper"
 	"github.com/mkrun/mkrun/internal/session"
 	pb "github.com/mkrun/mkrun/internal/session/sessionpb"
@@ -26,6 +27,8 @@ type Options struct {
 	Verbose bool         // agents log too
 
 	OnlyRanks func(rank int) bool // whose output is shown; nil: all
+	Events    io.Writer           // gets what happens, as lines of JSON; nil: nobody wants that
+	Progress  func() int          // Notices is a terminal, of that width; nil: it is none
 	Signals   <-chan os.Signal    // the user's
 	Stdin     *os.File            // what ranks read, if the job wants that
 	Begin     time.Time           // when the command was given
@@ -37,6 +40,7 @@ type Outcome struct {
 	Reports [][]byte      // of the ranks, by rank; nil where a rank did not report
 	Ended   []bool        // by rank: it ended with status 0
 	Places  []RankPlace   // by rank
+	Checks  []Check       // of the nodes, if there were any
 	Started time.Duration // from the command to the first barrier that all ranks passed, or to their start; 0 if never
 }
 
@@ -67,6 +71,18 @@ const stopDelay = 300 * time.Millisecond
 // Run runs a job to its end. The error is for a launcher that could not even begin; whatever happens
 // later is the Outcome's cause. When it returns, nothing of the job is left on this host.
 func Run(ctx context.Context, job *Job, opts Options) (*Outcome, error) {
+	events := newEventLog(opts.Events, job, opts.Begin, func(err error) { fmt.Fprintf(opts.Notices, "mkrun: %v\n", err) })
+	events.write(Event{Event: "job_start", Nodes: job.World.Nodes(), Ranks: job.World.Size(), Argv: job.Argv, Build: version.Get().BuildID()})
+	out, err := run(ctx, job, opts, events)
+	if err != nil {
+		events.end(noPlace(pb.Cause_LAUNCHER, err.Error(), stdio.StatusLauncher))
+	} else {
+		events.end(out.Cause)
+	}
+	return out, err
+}
+
+func run(ctx context.Context, job *Job, opts Options, events *eventLog) (*Outcome, error) {
 	// An agent that is killed leaves its keeper to this process.
 	if err := keeper.BecomeSubreaper(); err != nil {
 		return nil, err
@@ -76,7 +92,11 @@ func Run(ctx context.Context, job *Job, opts Options) (*Outcome, error) {
 		return nil, err
 	}
 	l := &launcher{job: job, opts: opts, machine: m, secret: session.NewSecret(), gone: make(chan int, job.World.Nodes()),
-		came: make(chan arrival, job.World.Nodes())}
+		came: make(chan arrival, job.World.Nodes()), events: events}
+	if opts.Progress != nil {
+		l.progress = &progress{w: opts.Notices, width: opts.Progress}
+		l.opts.Notices = l.progress
+	}
 	l.head, err = session.NewHead(session.HeadConfig{
 		Job: job.ID, Generation: firstGeneration, Secret: l.secret, Nodes: job.World.Nodes(), Build: version.Get().BuildID(), Log: opts.Log,
 	})
@@ -104,6 +124,9 @@ func Run(ctx context.Context, job *Job, opts Options) (*Outcome, error) {
 		l.machine.cause = outputCause(err)
 	}
 	out := &Outcome{Cause: l.machine.cause, Started: l.started}
+	if l.machine.preflight != nil {
+		out.Checks = l.machine.preflight.checks
+	}
 	if out.Cause != nil {
 		out.Cause.Rank = int32(job.Number(int(out.Cause.GetRank())))
 	}
@@ -116,23 +139,25 @@ func Run(ctx context.Context, job *Job, opts Options) (*Outcome, error) {
 }
 
 type launcher struct {
-	job     *Job
-	opts    Options
-	machine *machine
-	secret  session.Secret
-	head    *session.Head
-	agents  []*agentProcess // by node; nil if it was not started
-	came    chan arrival    // one for each node
-	gone    chan int        // nodes whose agent process has ended
-	starts  context.CancelFunc
-	by      map[Reach]starter
-	pending int // nodes that have not arrived
-	output  *outputQueue
-	stdin   *stdinSource // nil: not read
-	started time.Duration
-	signals int
-	giveUp  <-chan time.Time // set once the job has to end
-	stopAt  <-chan time.Time // set once the user wants the job stopped (Ctrl-Z)
+	job      *Job
+	opts     Options
+	machine  *machine
+	secret   session.Secret
+	head     *session.Head
+	agents   []*agentProcess // by node; nil if it was not started
+	came     chan arrival    // one for each node
+	gone     chan int        // nodes whose agent process has ended
+	starts   context.CancelFunc
+	by       map[Reach]starter
+	pending  int // nodes that have not arrived
+	output   *outputQueue
+	events   *eventLog
+	progress *progress    // nil: Notices is no terminal
+	stdin    *stdinSource // nil: not read
+	started  time.Duration
+	signals  int
+	giveUp   <-chan time.Time // set once the job has to end
+	stopAt   <-chan time.Time // set once the user wants the job stopped (Ctrl-Z)
 }
 
 // arrival is the outcome of starting a node's agent.
@@ -186,7 +211,13 @@ func (l *launcher) arrive(a arrival) []order {
 // follow runs the job until nothing of it is left, or it must be given up.
 func (l *launcher) follow(ctx context.Context) {
 	startTimer, timer := l.timerOf(l.job.StartTimeout), l.timerOf(l.job.Timeout)
-	var grace <-chan time.Time
+	var grace, tick <-chan time.Time
+	if l.progress != nil {
+		ticker := time.NewTicker(progressEvery)
+		defer ticker.Stop()
+		defer l.progress.clear()
+		tick = ticker.C
+	}
 	done := ctx.Done()
 	for {
 		if l.machine.over() {
@@ -210,6 +241,12 @@ func (l *launcher) follow(ctx context.Context) {
 			if l.machine.allStarted() {
 				startTimer = nil
 				orders = append(orders, l.readStdin()...)
+			}
+		case now := <-tick:
+			if text := l.machine.waitingFor(now); text == "" || l.machine.cause != nil {
+				l.progress.clear()
+			} else if now.Sub(l.opts.Begin) > progressAfter {
+				l.progress.show(text)
 			}
 		case a := <-l.came:
 			orders = l.arrive(a)
@@ -254,8 +291,23 @@ func (l *launcher) restart() {
 	l.giveUp = nil
 	cause := l.machine.cause
 	cause.Rank = int32(l.job.Number(int(cause.GetRank())))
+	l.events.next(cause)
 	fmt.Fprintf(l.opts.Notices, "%s\nmkrun: starting all ranks again (restart %d of %d)\n", CauseText(cause), l.machine.restarts()+1, l.job.MaxRestarts)
 	l.order(l.machine.restart())
+}
+
+// tellChecks says what was found on the nodes before any rank was started.
+func (l *launcher) tellChecks() {
+	for _, c := range l.machine.preflight.checks {
+		e := Event{Event: "check", Code: c.Code, Severity: string(c.Severity), Text: c.Text, Reason: c.Action}
+		if c.Node >= 0 {
+			e.Node = &c.Node
+		}
+		l.events.write(e)
+		if c.Severity == doctor.Warn && !l.job.ConnectOnly {
+			fmt.Fprintf(l.opts.Notices, "mkrun: check: %v\n", c)
+		}
+	}
 }
 
 // readStdin begins to read for the ranks that want that, which are there now.
@@ -297,6 +349,7 @@ func (l *launcher) take(ev session.HeadEvent) []order {
 		if a, by := l.agents[node], l.job.Hosts[node].By; a != nil && by != ReachSrun && l.job.Hosts[node].remote() {
 			a.kill() // an ssh to a host that is cut off would be waited for; an srun is that of the others too
 		}
+		l.events.write(Event{Event: "node_lost", Node: &node, Reason: why})
 		return m.lost(node, why)
 	case ev.Left:
 		m.nodeDone(node)
@@ -314,6 +367,7 @@ func (l *launcher) take(ev session.HeadEvent) []order {
 	case ev.Message == nil:
 		return nil
 	}
+	l.events.heard(node, ev.Message)
 	switch k := ev.Message.Kind.(type) {
 	case *pb.FromAgent_Hello:
 		if theirs, ours := k.Hello.GetBuild(), version.Get().BuildID(); theirs != ours {
@@ -321,6 +375,12 @@ func (l *launcher) take(ev session.HeadEvent) []order {
 				"its mkrun is %s, this one is %s; install the same on both, or name the right one with --remote-mkrun", theirs, ours)))
 		}
 		return m.hello(node, k.Hello)
+	case *pb.FromAgent_PreflightDone:
+		orders := m.checked(node, k.PreflightDone, time.Now())
+		if m.preflight != nil && m.preflight.done {
+			l.tellChecks()
+		}
+		return orders
 	case *pb.FromAgent_Facts:
 		return m.factsFrom(node, k.Facts.GetJson())
 	case *pb.FromAgent_RankStarted:
@@ -401,6 +461,7 @@ func (l *launcher) userSignal(sig os.Signal) []order {
 	if !ok {
 		return nil
 	}
+	l.events.write(Event{Event: "signal", Signal: int(s)})
 	switch s {
 	case syscall.SIGUSR1, syscall.SIGUSR2:
 		return l.machine.signal(int(s))
@@ -439,6 +500,9 @@ func (l *launcher) order(orders []order) {
 	for _, o := range orders {
 		var err error
 		o.msg.Generation = l.machine.generation
+		if p := o.msg.GetPreflight(); p != nil {
+			p.SentNs = time.Now().UnixNano()
+		}
 		switch {
 		case o.msg.GetRoster() != nil:
 			err = l.head.PushRoster(o.msg.GetRoster())

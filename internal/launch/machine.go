@@ -34,6 +34,7 @@ type machine struct {
 	begun    bool      // roster and start orders were sent
 
 	generation uint32
+	preflight  *preflight // nil: nothing was checked
 }
 
 type nodeState struct {
@@ -151,6 +152,15 @@ func (m *machine) begin() []order {
 		m.job.Hosts[node].Address = n.GetAddress()
 	}
 	orders := []order{{allNodes, &pb.ToAgent{Kind: &pb.ToAgent_Roster{Roster: roster}}}}
+	if m.job.Preflight && m.preflight == nil {
+		return append(orders, m.lookOrders()...)
+	}
+	return append(orders, m.startOrders()...)
+}
+
+// startOrders tell every node which ranks to start.
+func (m *machine) startOrders() []order {
+	var orders []order
 	for node := range m.nodes {
 		start := &pb.Start{
 			Run:          m.job.Run,
@@ -324,7 +334,7 @@ func (m *machine) over() bool {
 
 // conclude makes sure that a job in which every rank ended well also has what it was run for.
 func (m *machine) conclude() {
-	if m.cause != nil || !m.job.Session {
+	if m.cause != nil || !m.job.Session || m.job.ConnectOnly {
 		return
 	}
 	for rank, r := range m.ranks {

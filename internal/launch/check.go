@@ -1,0 +1,222 @@
+package launch
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/mkrun/mkrun/internal/doctor"
+	"github.com/mkrun/mkrun/internal/keeper"
+	pb "github.com/mkrun/mkrun/internal/session/sessionpb"
+)
+
+// checkRequest is what a node is asked before any rank is started: first to look at itself and to open a port, then to
+// send packets to the ports of others.
+type checkRequest struct {
+	Look *checkLook   `json:"look,omitempty"`
+	Echo []echoTarget `json:"echo,omitempty"`
+}
+
+type checkLook struct {
+	Argv    []string `json:"argv,omitempty"` // of the ranks; none for operators
+	Env     []string `json:"env"`
+	Dir     string   `json:"dir"`
+	Output  string   `json:"output,omitempty"` // --output-dir
+	Address string   `json:"address"`          // of the node
+	Nonce   []byte   `json:"nonce"`            // that packets begin with
+}
+
+type echoTarget struct {
+	Node    int    `json:"node"`
+	Address string `json:"address"` // host:port
+}
+
+// checkReport is a node's answer.
+type checkReport struct {
+	Findings []doctor.Finding `json:"findings,omitempty"`
+	Driver   string           `json:"driver,omitempty"`
+	GPUs     []string         `json:"gpus,omitempty"` // their names
+	Echo     string           `json:"echo,omitempty"` // where packets are sent back, host:port
+	Echoes   []echoResult     `json:"echoes,omitempty"`
+}
+
+type echoResult struct {
+	Node int     `json:"node"`
+	MS   float64 `json:"ms"`            // there and back
+	Why  string  `json:"why,omitempty"` // nothing came back
+}
+
+const (
+	nonceSize  = 16
+	echoTries  = 5
+	echoWait   = 200 * time.Millisecond
+	echoAtOnce = 16
+	// checkFree is less than any job's output and logs need.
+	checkFree = 64 << 20
+)
+
+// checker is an agent's part in the checks.
+type checker struct {
+	nonce []byte
+	port  net.PacketConn
+}
+
+// answer does what a Preflight asks.
+func (c *checker) answer(ctx context.Context, m *pb.Preflight, inherit bool) ([]byte, error) {
+	var q checkRequest
+	if err := json.Unmarshal(m.GetJson(), &q); err != nil {
+		return nil, fmt.Errorf("the parent broke the protocol: checks that cannot be read: %w", err)
+	}
+	var r checkReport
+	if q.Look != nil {
+		r = c.look(ctx, q.Look, inherit)
+	}
+	r.Echoes = c.echo(ctx, q.Echo)
+	text, err := json.Marshal(r)
+	if err != nil {
+		return nil, fmt.Errorf("encoding what the checks found: %w", err)
+	}
+	return text, nil
+}
+
+// look examines this node.
+func (c *checker) look(ctx context.Context, q *checkLook, inherit bool) checkReport {
+	var r checkReport
+	bad := func(code string, severity doctor.Severity, action, format string, args ...any) {
+		r.Findings = append(r.Findings, doctor.Finding{Code: code, Severity: severity, Text: fmt.Sprintf(format, args...), Action: action})
+	}
+	if err := keeper.RaiseLimits(); err != nil { // as the ranks will have it
+		bad("limit-memlock", doctor.Warn, "", "%v", err)
+	}
+	seen := doctor.Look(ctx)
+	r.Findings = append(r.Findings, seen.Findings...)
+	r.Driver = seen.Driver
+	for _, g := range seen.GPUs {
+		r.GPUs = append(r.GPUs, g.Name)
+	}
+	env := q.Env
+	if inherit {
+		env = overlay(BaseEnv(os.Environ()), env)
+	}
+	if len(q.Argv) > 0 {
+		if err := keeper.CheckProgram(q.Argv, env, q.Dir); err != nil {
+			bad("program", doctor.Fail, "install it there, or name another with a path", "%v", err)
+		}
+	} else if info, err := os.Stat(q.Dir); err != nil || !info.IsDir() {
+		bad("wdir", doctor.Fail, "make it, or name another with --wdir", "there is no working directory %q", q.Dir)
+	}
+	if q.Output != "" {
+		if err := checkWritable(q.Output); err != nil {
+			bad("output-dir", doctor.Fail, "name another folder with --output-dir, or make room", "%v", err)
+		}
+	}
+	conn, err := new(net.ListenConfig).ListenPacket(ctx, "udp", net.JoinHostPort(q.Address, "0"))
+	if err != nil {
+		bad("udp", doctor.Warn, "", "no UDP port can be opened: %v", err)
+		return r
+	}
+	c.nonce, c.port, r.Echo = q.Nonce, conn, conn.LocalAddr().String()
+	go sendBack(conn, q.Nonce)
+	return r
+}
+
+// checkWritable reports why no files can be written in a folder, which may have to be made.
+func checkWritable(dir string) error {
+	there := dir
+	for {
+		if _, err := os.Stat(there); err == nil || there == filepath.Dir(there) {
+			break
+		}
+		there = filepath.Dir(there)
+	}
+	if err := unix.Access(there, unix.W_OK|unix.X_OK); err != nil {
+		return fmt.Errorf("--output-dir %s: %s cannot be written: %w", dir, there, err)
+	}
+	if info, err := os.Stat(there); err != nil || !info.IsDir() {
+		return fmt.Errorf("--output-dir %s: %s is no folder", dir, there)
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(there, &fs); err == nil && fs.Bavail*uint64(fs.Bsize) < checkFree {
+		return fmt.Errorf("--output-dir %s: only %d MiB are free there", dir, fs.Bavail*uint64(fs.Bsize)>>20)
+	}
+	return nil
+}
+
+// sendBack returns packets of the job's own checks to where they came from, until the port is closed.
+func sendBack(conn net.PacketConn, nonce []byte) {
+	packet := make([]byte, 64)
+	for {
+		n, from, err := conn.ReadFrom(packet)
+		if err != nil {
+			return
+		}
+		if n == len(nonce)+1 && slices.Equal(packet[:len(nonce)], nonce) {
+			_, _ = conn.WriteTo(packet[:n], from) // the sender tries again
+		}
+	}
+}
+
+// echo sends packets to other nodes and waits for them to come back.
+func (c *checker) echo(ctx context.Context, targets []echoTarget) []echoResult {
+	results := make([]echoResult, len(targets))
+	slots := make(chan struct{}, echoAtOnce)
+	done := make(chan struct{})
+	for i, target := range targets {
+		go func() {
+			slots <- struct{}{}
+			results[i] = c.echoOne(ctx, target)
+			<-slots
+			done <- struct{}{}
+		}()
+	}
+	for range targets {
+		<-done
+	}
+	return results
+}
+
+func (c *checker) echoOne(ctx context.Context, target echoTarget) echoResult {
+	r := echoResult{Node: target.Node}
+	conn, err := new(net.Dialer).DialContext(ctx, "udp", target.Address)
+	if err != nil {
+		r.Why = err.Error()
+		return r
+	}
+	defer func() { _ = conn.Close() }()
+	back := make([]byte, 64)
+	for try := range echoTries {
+		sent := time.Now()
+		packet := append(slices.Clone(c.nonce), byte(try))
+		if _, err := conn.Write(packet); err != nil {
+			r.Why = err.Error()
+		}
+		_ = conn.SetReadDeadline(sent.Add(echoWait))
+		for {
+			n, err := conn.Read(back)
+			if err != nil {
+				break
+			}
+			if slices.Equal(back[:n], packet) {
+				return echoResult{Node: target.Node, MS: float64(time.Since(sent).Microseconds()) / 1000}
+			}
+		}
+	}
+	if r.Why == "" {
+		r.Why = fmt.Sprintf("none of %d packets came back within %v each", echoTries, echoWait)
+	}
+	return r
+}
+
+// close ends the sending back.
+func (c *checker) close() {
+	if c.port != nil {
+		_ = c.port.Close()
+	}
+}
