@@ -24,6 +24,7 @@ type launchFlags struct {
 	world worldFlags
 	hosts hostFlags
 	run   runFlags
+	insightFlags
 
 	timeout      time.Duration
 	startTimeout time.Duration
@@ -46,7 +47,6 @@ type launchFlags struct {
 	shown      map[int]bool // what onlyRank says; nil: all
 	tag        string
 	timestamps bool
-	dryRun     bool
 	json       bool
 	verbose    bool
 }
@@ -145,6 +145,7 @@ func (f *launchFlags) add(cmd *cobra.Command) {
 	f.hosts.add(cmd)
 	f.hosts.join.nodes = &f.world.nodes
 	f.run.add(cmd)
+	f.insightFlags.add(cmd)
 	fs := cmd.PersistentFlags()
 	fs.DurationVar(&f.timeout, "timeout", 0, "end the job this long after the command, e.g. 90s or 2h (0: never)")
 	fs.DurationVar(&f.startTimeout, "start-timeout", launch.DefaultStartTimeout, "end the job if not all ranks were started by then")
@@ -166,7 +167,6 @@ func (f *launchFlags) add(cmd *cobra.Command) {
 	fs.StringVar(&f.onlyRank, "only-rank", "", "show the output of these ranks only, as in 0,4-7")
 	fs.StringVar(&f.tag, "tag", "rank", "what is in front of the ranks' output lines: rank, host or none")
 	fs.BoolVar(&f.timestamps, "timestamps", false, "put the time at which a line was written in front of it")
-	fs.BoolVar(&f.dryRun, "dry-run", false, "show ranks, nodes, environment and plan, and start nothing")
 	fs.BoolVar(&f.json, "json", false, "one JSON document on stdout and nothing else (none for a command line that is refused); the ranks' output goes to stderr")
 	fs.BoolVarP(&f.verbose, "verbose", "v", false, "log what launcher and agents do, on stderr")
 }
@@ -239,6 +239,7 @@ func (f *launchFlags) job(ctx context.Context) (*launch.Job, error) {
 	if err := launch.CheckGPUs(f.gpus, f.isolate); err != nil {
 		return nil, err
 	}
+	job.Preflight, job.ConnectOnly = f.preflight || f.connect, f.connect
 	job.GPUs, job.GPUIsolate, job.ReportBindings = f.gpus, f.isolate, f.bindings
 	if job.Compat, err = launch.ParseCompat(f.compat); err != nil {
 		return nil, err
@@ -266,7 +267,10 @@ func (f *launchFlags) checkStreams() (stdio.Tag, error) {
 	if err != nil {
 		return "", fmt.Errorf("--tag: %w", err)
 	}
-	if f.json && f.dryRun {
+	if f.json && f.events == "-" {
+		return "", errors.New("--json and --events - exclude each other: both want stdout for themselves")
+	}
+	if f.json && (f.dryRun || f.connect) {
 		return "", errors.New("--json and --dry-run exclude each other: nothing was run that a document could tell about")
 	}
 	return tag, nil

@@ -233,7 +233,7 @@ func (f *launchFlags) launchOperator(cmd *cobra.Command, op *operatorFlags) erro
 	}
 	outcome, err := runJob(cmd, f, job, tag)
 	doc := resolved.Outline()
-	if err == nil && outcome.Cause == nil {
+	if err == nil && outcome.Cause == nil && !job.ConnectOnly {
 		if doc, err = resolved.Document(outcome.Reports); err != nil {
 			doc = resolved.Outline()
 		}

@@ -23,7 +23,11 @@ var begin = time.Now()
 func runJob(cmd *cobra.Command, f *launchFlags, job *launch.Job, tag stdio.Tag) (*launch.Outcome, error) {
 	stdio.ReportBrokenPipes()
 	stdout := cmd.OutOrStdout()
-	if f.json {
+	events, closeEvents, err := f.openEvents(stdout)
+	if err != nil {
+		return nil, err
+	}
+	if f.json || f.events == "-" {
 		stdout = cmd.ErrOrStderr()
 	}
 	names := make([]string, 0, len(job.Hosts))
@@ -43,7 +47,7 @@ func runJob(cmd *cobra.Command, f *launchFlags, job *launch.Job, tag stdio.Tag) 
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT,
 		syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGTSTP, syscall.SIGCONT)
 	defer signal.Stop(signals)
-	return launch.Run(cmd.Context(), job, launch.Options{
+	outcome, err := launch.Run(cmd.Context(), job, launch.Options{
 		Mux: stdio.NewMux(stdio.MuxOptions{
 			Stdout: terminalOf(stdout), Stderr: terminalOf(cmd.ErrOrStderr()),
 			Tag: tag, Timestamps: f.timestamps, Ranks: job.World.Size(), Hosts: names,
@@ -52,8 +56,16 @@ func runJob(cmd *cobra.Command, f *launchFlags, job *launch.Job, tag stdio.Tag) 
 		Log:     slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: level})),
 		Verbose: f.verbose, OnlyRanks: only,
 		Signals: signals, Stdin: input,
+		Events: events, Progress: terminalWidth(cmd.ErrOrStderr()),
 		Begin: begin,
 	})
+	if closeErr := closeEvents(); closeErr != nil && err == nil {
+		err = fmt.Errorf("--events: %w", closeErr)
+	}
+	if err == nil && job.ConnectOnly && outcome.Cause == nil {
+		err = showChecks(cmd.OutOrStdout(), job, outcome.Checks)
+	}
+	return outcome, err
 }
 
 // terminalOf describes a stream: only a terminal gets colour and progress lines in place.
@@ -132,7 +144,11 @@ func (f *launchFlags) conclude(cmd *cobra.Command, doc *report.Document, outcome
 			return err
 		}
 	} else if doc.TimeMS != nil {
-		if err := doc.WriteTable(cmd.OutOrStdout()); err != nil {
+		out := cmd.OutOrStdout()
+		if f.events == "-" {
+			out = cmd.ErrOrStderr()
+		}
+		if err := doc.WriteTable(out); err != nil {
 			return err
 		}
 	}

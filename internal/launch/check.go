@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -62,6 +63,25 @@ const (
 	checkFree = 64 << 20
 )
 
+// checkHere finds what would keep ranks of this host from being started, before any agent is.
+func (j *Job) checkHere() error {
+	for node, h := range j.Hosts {
+		if h.remote() {
+			continue
+		}
+		if info, err := os.Stat(j.Dir); err != nil || !info.IsDir() {
+			return fmt.Errorf("%s (node %d): there is no working directory %q", h.Name, node, j.Dir)
+		}
+		if j.OutputDir != "" {
+			if err := checkWritable(j.OutputDir); err != nil {
+				return fmt.Errorf("%s (node %d): %w", h.Name, node, err)
+			}
+		}
+		return nil
+	}
+	return nil
+}
+
 // checker is an agent's part in the checks.
 type checker struct {
 	nonce []byte
@@ -96,7 +116,12 @@ func (c *checker) look(ctx context.Context, q *checkLook, inherit bool) checkRep
 		bad("limit-memlock", doctor.Warn, "", "%v", err)
 	}
 	seen := doctor.Look(ctx)
-	r.Findings = append(r.Findings, seen.Findings...)
+	for _, f := range seen.Findings {
+		if f.Code == "gpu" && f.Severity == doctor.Warn && !gpuOnBus(pciDevices) {
+			f.Severity, f.Text, f.Action = doctor.OK, "no NVIDIA GPU", ""
+		}
+		r.Findings = append(r.Findings, f)
+	}
 	r.Driver = seen.Driver
 	for _, g := range seen.GPUs {
 		r.GPUs = append(r.GPUs, g.Name)
@@ -107,7 +132,7 @@ func (c *checker) look(ctx context.Context, q *checkLook, inherit bool) checkRep
 	}
 	if len(q.Argv) > 0 {
 		if err := keeper.CheckProgram(q.Argv, env, q.Dir); err != nil {
-			bad("program", doctor.Fail, "install it there, or name another with a path", "%v", err)
+			bad("program", doctor.Fail, "", "%v", err)
 		}
 	} else if info, err := os.Stat(q.Dir); err != nil || !info.IsDir() {
 		bad("wdir", doctor.Fail, "make it, or name another with --wdir", "there is no working directory %q", q.Dir)
@@ -127,6 +152,23 @@ func (c *checker) look(ctx context.Context, q *checkLook, inherit bool) checkRep
 	return r
 }
 
+// pciDevices is where the kernel lists what is on the PCI bus.
+const pciDevices = "/sys/bus/pci/devices"
+
+// gpuOnBus reports whether the machine has an NVIDIA GPU at all, whatever its driver says.
+func gpuOnBus(devices string) bool {
+	const nvidia, display = "0x10de", "0x03" // vendor; class of display controllers, 3D ones included
+	vendors, _ := filepath.Glob(filepath.Join(devices, "*", "vendor"))
+	for _, v := range vendors {
+		vendor, err := os.ReadFile(v)
+		class, err2 := os.ReadFile(filepath.Join(filepath.Dir(v), "class"))
+		if err == nil && err2 == nil && strings.TrimSpace(string(vendor)) == nvidia && strings.HasPrefix(string(class), display) {
+			return true
+		}
+	}
+	return false
+}
+
 // checkWritable reports why no files can be written in a folder, which may have to be made.
 func checkWritable(dir string) error {
 	there := dir
@@ -136,11 +178,11 @@ func checkWritable(dir string) error {
 		}
 		there = filepath.Dir(there)
 	}
-	if err := unix.Access(there, unix.W_OK|unix.X_OK); err != nil {
-		return fmt.Errorf("--output-dir %s: %s cannot be written: %w", dir, there, err)
-	}
 	if info, err := os.Stat(there); err != nil || !info.IsDir() {
 		return fmt.Errorf("--output-dir %s: %s is no folder", dir, there)
+	}
+	if err := unix.Access(there, unix.W_OK|unix.X_OK); err != nil {
+		return fmt.Errorf("--output-dir %s: %s cannot be written: %w", dir, there, err)
 	}
 	var fs unix.Statfs_t
 	if err := unix.Statfs(there, &fs); err == nil && fs.Bavail*uint64(fs.Bsize) < checkFree {

@@ -83,6 +83,9 @@ func Run(ctx context.Context, job *Job, opts Options) (*Outcome, error) {
 }
 
 func run(ctx context.Context, job *Job, opts Options, events *eventLog) (*Outcome, error) {
+	if err := job.checkHere(); err != nil {
+		return nil, err
+	}
 	// An agent that is killed leaves its keeper to this process.
 	if err := keeper.BecomeSubreaper(); err != nil {
 		return nil, err
@@ -304,9 +307,12 @@ func (l *launcher) tellChecks() {
 			e.Node = &c.Node
 		}
 		l.events.write(e)
-		if c.Severity == doctor.Warn && !l.job.ConnectOnly {
-			fmt.Fprintf(l.opts.Notices, "mkrun: check: %v\n", c)
-		}
+	}
+	if l.job.ConnectOnly {
+		return // the caller shows all of them
+	}
+	for _, line := range CheckLines(l.machine.preflight.checks, len(l.job.Hosts), doctor.Warn) {
+		fmt.Fprintf(l.opts.Notices, "mkrun: check: %s\n", line)
 	}
 }
 

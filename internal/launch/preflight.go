@@ -10,6 +10,7 @@ import (
 
 	"github.com/mkrun/mkrun/internal/doctor"
 	pb "github.com/mkrun/mkrun/internal/session/sessionpb"
+	"github.com/mkrun/mkrun/internal/stdio"
 )
 
 // Check is one thing that was looked at before any rank was started.
@@ -22,14 +23,49 @@ type Check struct {
 	Action   string // what to do about it; "" if nothing is amiss
 }
 
-// String is the check in one line.
-func (c Check) String() string {
-	text := c.Code + ": " + c.Text
-	if c.Node >= 0 {
-		text = fmt.Sprintf("%s (node %d): %s", c.Host, c.Node, text)
+// CheckLines writes checks for people, one line each; what was found alike on several nodes stands in one. Checks of other
+// severities than the wanted ones are left out.
+func CheckLines(checks []Check, nodes int, wanted ...doctor.Severity) []string {
+	type finding struct {
+		code, text, action string
+		severity           doctor.Severity
 	}
-	if c.Action != "" {
-		text += " -> " + c.Action
+	on := map[finding][]string{}
+	var order []finding
+	for _, c := range checks {
+		if !slices.Contains(wanted, c.Severity) {
+			continue
+		}
+		f := finding{c.Code, c.Text, c.Action, c.Severity}
+		if on[f] == nil {
+			order = append(order, f)
+		}
+		on[f] = append(on[f], c.Host)
+	}
+	var lines []string
+	for _, f := range order {
+		where := shortList(on[f]) + ": "
+		switch {
+		case on[f][0] == "":
+			where = ""
+		case len(on[f]) == nodes && nodes > 1:
+			where = fmt.Sprintf("all %d nodes: ", nodes)
+		}
+		line := fmt.Sprintf("%-4s  %s%s: %s", f.severity, where, f.code, f.text)
+		if f.action != "" {
+			line += " -> " + f.action
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+// shortList names the first of many.
+func shortList(names []string) string {
+	const most = 5
+	text := strings.Join(names[:min(len(names), most)], ", ")
+	if more := len(names) - most; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
 	}
 	return text
 }
@@ -105,15 +141,10 @@ func (m *machine) checked(node int, k *pb.PreflightDone, now time.Time) []order 
 	p.done = true
 	p.checks = append(p.checks, m.sameChecks()...)
 	slices.SortStableFunc(p.checks, func(a, b Check) int { return a.Node - b.Node })
-	var failed []string
-	for _, c := range p.checks {
-		if c.Severity == doctor.Fail {
-			failed = append(failed, c.String())
-		}
-	}
+	failed := CheckLines(p.checks, len(m.nodes), doctor.Fail)
 	switch {
 	case failed != nil:
-		return m.fail(noPlace(pb.Cause_LAUNCHER, "a check failed, and nothing was started:\n  "+strings.Join(failed, "\n  "), 125))
+		return m.fail(noPlace(pb.Cause_LAUNCHER, "a check failed, and nothing was started:\n  "+strings.Join(failed, "\n  "), stdio.StatusLauncher))
 	case m.job.ConnectOnly:
 		for node := range m.nodes {
 			m.nodes[node].over = true
@@ -198,8 +229,7 @@ func (m *machine) sameChecks() []Check {
 		}
 		var parts []string
 		for _, v := range order {
-			on := values[v]
-			parts = append(parts, fmt.Sprintf("%s on %s", v, strings.Join(on[:min(len(on), 5)], ", ")))
+			parts = append(parts, v+" on "+shortList(values[v]))
 		}
 		checks = append(checks, Check{Node: -1, Code: code, Severity: doctor.Warn, Text: what + " differ: " + strings.Join(parts, "; "), Action: action})
 	}

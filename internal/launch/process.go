@@ -52,7 +52,13 @@ const outputDelay = time.Second
 func launchProcess(cmd *exec.Cmd, stdout *os.File, log io.Writer, explain func(error, string) string) (*agentProcess, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	a := newAgentProcess(explain)
-	a.kill = func() { _ = cmd.Process.Kill() }
+	a.kill = func() {
+		select {
+		case <-a.exited: // its number may be another's by now
+		default:
+			_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // with what it has started, such as a ProxyCommand
+		}
+	}
 	var to io.Writer = a.words
 	if log != nil {
 		to = io.MultiWriter(a.words, log)
@@ -106,7 +112,10 @@ func throughPipes(ctx context.Context, cmd *exec.Cmd, log io.Writer, explain fun
 		_ = stdout.Close()
 		return nil, fmt.Errorf("starting %s: %w", cmd.Args[0], err)
 	}
-	stop := context.AfterFunc(ctx, a.kill)
+	stop := context.AfterFunc(ctx, func() {
+		a.kill()
+		_ = stdout.Close() // which a process that it left behind may hold open
+	})
 	err = awaitAgent(stdout)
 	if err == nil {
 		err = cfg.write(a.stdin, secret)
