@@ -47,6 +47,7 @@ var ErrClosed = errors.New("the link to the parent was closed")
 
 // AgentLink is an agent's stream to its parent.
 type AgentLink struct {
+	node     int
 	log      *slog.Logger
 	conn     *memberConn
 	client   *grpc.ClientConn
@@ -114,6 +115,7 @@ func greet(ctx context.Context, cfg AgentConfig, conn *memberConn) (*AgentLink, 
 	}
 	streamCtx, cancel := context.WithCancel(context.Background()) // outlives ctx, which bounds the dialling
 	l := &AgentLink{
+		node:     cfg.Node,
 		log:      cfg.Log.With("job", cfg.Job, "node", cfg.Node),
 		conn:     conn,
 		client:   client,
@@ -195,6 +197,11 @@ func (l *AgentLink) hello(ctx context.Context, cfg AgentConfig) error {
 	return nil
 }
 
+// bounds are how often the two ends say that they live, and how long the parent waits for a word.
+func (l *AgentLink) bounds() (heartbeat, silence time.Duration) {
+	return time.Duration(l.welcome.HeartbeatMs) * time.Millisecond, time.Duration(l.welcome.SilenceMs) * time.Millisecond * 2 / 3
+}
+
 // Messages delivers what the parent says, in order, and is closed when the link has ended. While the
 // agent does not read, the parent's silence does not count.
 func (l *AgentLink) Messages() <-chan *pb.ToAgent { return l.messages }
@@ -242,7 +249,7 @@ func (l *AgentLink) Send(ctx context.Context, m *pb.FromAgent) error {
 		for data := out.Data; len(data) > 0; {
 			n := min(len(data), MaxOutput)
 			piece := &pb.Output{Rank: out.Rank, Stream: out.Stream, UnixNs: out.UnixNs, Data: data[:n]}
-			if err := l.send(&pb.FromAgent{Kind: &pb.FromAgent_Output{Output: piece}}); err != nil {
+			if err := l.send(&pb.FromAgent{Generation: m.Generation, Origin: m.Origin, Kind: &pb.FromAgent_Output{Output: piece}}); err != nil {
 				return err
 			}
 			data = data[n:]
@@ -307,6 +314,10 @@ func (l *AgentLink) read() {
 		l.watch.alive()
 		if m.Kind == nil || m.GetHeartbeat() != nil {
 			continue
+		}
+		if r := m.GetRefusal(); r != nil && (m.To == 0 || m.To == toNode(l.node)) { // by the head, after the parent had let it in
+			l.end(&RefusedError{Reason: r.Reason, Protocol: r.Protocol, Build: r.Build})
+			return
 		}
 		select {
 		case l.messages <- m:

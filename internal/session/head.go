@@ -2,17 +2,10 @@ package session
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
-	"sync"
 	"time"
-
-	"golang.org/x/sync/errgroup"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/keepalive"
-	"google.golang.org/protobuf/proto"
 
 	pb "github.com/mkrun/mkrun/internal/session/sessionpb"
 )
@@ -23,6 +16,7 @@ type HeadConfig struct {
 	Generation uint32
 	Secret     Secret
 	Nodes      int           // agents to expect, with node indices 0 to Nodes-1
+	Radix      int           // of the tree in which agents report; the package's when 0
 	Build      string        // of this program; named in refusals
 	Heartbeat  time.Duration // DefaultHeartbeat
 	Silence    time.Duration // DefaultSilence; of an agent, before it counts as lost
@@ -36,22 +30,15 @@ type HeadConfig struct {
 // barriers, and notices when an agent is lost. What is said about ranks of another generation than that of the roster
 // pushed last is dropped.
 type Head struct {
-	cfg    HeadConfig
-	log    *slog.Logger
-	gate   *gate
-	server *grpc.Server
+	*parent
+	limit  int64 // of the store
 	events chan HeadEvent
-	stop   chan struct{} // closed when nobody reads events any more
 
-	mu      sync.Mutex
-	agents  []*agentConn // by node; nil until its hello, and kept when it is gone
-	current uint32       // generation of the ranks
-	world   world        // empty until the roster was pushed
+	// Under the parent's lock:
+	current uint32 // generation of the ranks
+	world   world  // empty until the roster was pushed
 	store   *store
 	barrier *collective
-
-	closeOnce sync.Once
-	closed    chan struct{}
 }
 
 // HeadEvent is one thing that happened to an agent. Events of one agent keep their order. Exactly one
@@ -118,58 +105,12 @@ func NewHead(cfg HeadConfig) (*Head, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &Head{
-		cfg:    cfg,
-		log:    cfg.Log.With("job", cfg.Job, "role", "head"),
-		events: make(chan HeadEvent, 64),
-		stop:   make(chan struct{}),
-		agents: make([]*agentConn, cfg.Nodes),
-		closed: make(chan struct{}),
-
-		current: cfg.Generation,
-	}
-	h.gate = newGate(config, h.log)
-	h.server = grpc.NewServer(
-		grpc.Creds(memberCredentials{}),
-		grpc.ConnectionTimeout(handshakeTimeout),
-		grpc.MaxRecvMsgSize(MaxUp),
-		grpc.MaxSendMsgSize(MaxDown),
-		grpc.MaxConcurrentStreams(1),
-		grpc.MaxHeaderListSize(16<<10),
-		grpc.InitialWindowSize(streamWindow),
-		grpc.InitialConnWindowSize(streamWindow),
-		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: handshakeTimeout}), // connections without a stream
-		grpc.WaitForHandlers(true),
-	)
-	pb.RegisterParentServer(h.server, parentService{head: h})
+	h := &Head{events: make(chan HeadEvent, 64), limit: cfg.StoreLimit, current: cfg.Generation}
+	h.parent = newParent(parentConfig{
+		node: theHead, tree: Tree{cfg.Radix, cfg.Nodes}, job: cfg.Job, generation: cfg.Generation, build: cfg.Build,
+		heartbeat: cfg.Heartbeat, silence: cfg.Silence, protocol: cfg.protocol,
+	}, h, config, cfg.Log.With("job", cfg.Job, "role", "head"))
 	return h, nil
-}
-
-// Serve accepts agents on the listeners, which it closes in the end. It returns nil after Close, and
-// after the context is done, which closes the head at once.
-func (h *Head) Serve(ctx context.Context, listeners ...net.Listener) error {
-	group, groupCtx := errgroup.WithContext(ctx)
-	for _, l := range listeners {
-		group.Go(func() error {
-			if err := h.gate.serve(l); err != nil {
-				return fmt.Errorf("listening for agents on %s: %w", l.Addr(), err)
-			}
-			return nil
-		})
-	}
-	group.Go(func() error {
-		err := h.server.Serve(h.gate)
-		if err != nil && !errors.Is(err, grpc.ErrServerStopped) && !errors.Is(err, net.ErrClosed) {
-			return fmt.Errorf("serving agents: %w", err)
-		}
-		return nil
-	})
-	select {
-	case <-groupCtx.Done(): // by the caller, or because a listener failed
-		h.Close(groupCtx)
-	case <-h.closed:
-	}
-	return group.Wait()
 }
 
 // Events delivers what happens, until the head is closed. An owner that does not read holds the
@@ -198,25 +139,10 @@ func (h *Head) Send(node int, m *pb.ToAgent) error {
 // Broadcast queues a message for every agent that is connected.
 func (h *Head) Broadcast(m *pb.ToAgent) error {
 	size, err := checkDown(m)
-	if err != nil {
-		return err
+	if err == nil {
+		h.broadcast(m, size)
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, a := range h.agents {
-		if a != nil {
-			_ = a.post(m, size) // the loss of an agent is an event of its own
-		}
-	}
-	return nil
-}
-
-func checkDown(m *pb.ToAgent) (int, error) {
-	size := proto.Size(m)
-	if size > MaxDown {
-		return 0, fmt.Errorf("a message of %d MiB for an agent is longer than the limit of %d MiB; is the environment of the ranks that large?", size>>20, MaxDown>>20)
-	}
-	return size, nil
+	return err
 }
 
 // PushRoster tells every agent the numbered membership, once for each generation, and opens the fences and barriers of
@@ -239,12 +165,12 @@ func (h *Head) openWorld(r *pb.Roster, w world) error {
 	if h.world.size != 0 {
 		next++
 	}
-	if r.Job != h.cfg.Job || r.Generation != next || len(w.nodes) != h.cfg.Nodes {
+	if r.Job != h.cfg.job || r.Generation != next || len(w.nodes) != h.cfg.tree.Nodes {
 		return fmt.Errorf("roster of job %s generation %d with %d nodes; the next of this session is job %s generation %d with %d nodes",
-			r.Job, r.Generation, len(w.nodes), h.cfg.Job, next, h.cfg.Nodes)
+			r.Job, r.Generation, len(w.nodes), h.cfg.job, next, h.cfg.tree.Nodes)
 	}
 	h.current, h.world = next, w
-	h.store = newStore(w, h.cfg.StoreLimit)
+	h.store = newStore(w, h.limit)
 	h.barrier = newCollective("barrier", w.size)
 	return nil
 }
@@ -259,28 +185,16 @@ func (h *Head) Waiting() (fence, barrier []int) {
 	return h.store.fence.missing(), h.barrier.missing()
 }
 
+// Serve accepts agents on the listeners, which it closes in the end. It returns nil after Close, and
+// after the context is done, which closes the head at once.
+func (h *Head) Serve(ctx context.Context, listeners ...net.Listener) error {
+	return h.serve(ctx, h.Close, listeners)
+}
+
 // Close stops listening and waits for agents to close their streams (they do after a Shutdown); once
 // ctx is done it cuts the rest off. The owner reads events meanwhile; they end when Close returns.
 func (h *Head) Close(ctx context.Context) {
-	h.closeOnce.Do(func() {
-		_ = h.gate.Close()
-		graceful := make(chan struct{})
-		go func() {
-			h.server.GracefulStop()
-			close(graceful)
-		}()
-		select {
-		case <-graceful:
-			close(h.stop)
-		case <-ctx.Done():
-			close(h.stop)
-			h.server.Stop()
-			<-graceful
-		}
-		close(h.events)
-		close(h.closed)
-	})
-	<-h.closed
+	h.end(ctx, func() { close(h.events) })
 }
 
 // emit hands an event to the owner. While the owner does not read, the agent's silence does not count.

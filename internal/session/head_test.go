@@ -142,15 +142,15 @@ func TestCertificateMustMatchHello(t *testing.T) {
 		t.Fatal(err)
 	}
 	hello := &pb.Hello{Protocol: ProtocolVersion, Job: testJob, Node: 1, Incarnation: 1}
-	if reason := h.examine(hello, Identity{RoleAgent, 1}); reason != "" {
+	if reason := h.examine(hello, Identity{RoleAgent, 1}, theHead); reason != "" {
 		t.Error(reason)
 	}
 	for _, id := range []Identity{{RoleAgent, 2}, {RoleHead, -1}, {RoleLauncher, -1}} {
-		if h.examine(hello, id) == "" {
+		if h.examine(hello, id, theHead) == "" {
 			t.Errorf("%v may speak for agent 1", id)
 		}
 	}
-	if reason := h.examine(&pb.Hello{Protocol: ProtocolVersion, Job: "other", Node: 1}, Identity{RoleAgent, 1}); !strings.Contains(reason, `not "other"`) {
+	if reason := h.examine(&pb.Hello{Protocol: ProtocolVersion, Job: "other", Node: 1}, Identity{RoleAgent, 1}, theHead); !strings.Contains(reason, `not "other"`) {
 		t.Error(reason)
 	}
 }

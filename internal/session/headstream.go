@@ -3,124 +3,109 @@ package session
 import (
 	"errors"
 	"fmt"
-	"io"
-	"sync"
-	"time"
-
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/peer"
-	"google.golang.org/grpc/status"
 
 	pb "github.com/mkrun/mkrun/internal/session/sessionpb"
 )
 
-type stream = grpc.BidiStreamingServer[pb.FromAgent, pb.ToAgent]
-
-// parentService is the gRPC face of a head.
-type parentService struct {
-	pb.UnimplementedParentServer
-	head *Head
-}
-
-// Connect runs one agent's stream, from its hello to its end.
-func (s parentService) Connect(st stream) error {
-	return s.head.connect(st)
-}
-
-func (h *Head) connect(st stream) error {
-	p, ok := peer.FromContext(st.Context())
-	if !ok {
-		return status.Error(codes.Internal, "no peer")
+// hear acts on a message of an agent that reports to the head, or on one that it passes on.
+func (h *Head) hear(a *agentConn, m *pb.FromAgent) error {
+	if m.Origin == 0 {
+		return h.handle(a, m)
 	}
-	auth, ok := p.AuthInfo.(memberAuth)
-	if !ok {
-		return status.Error(codes.Unauthenticated, "not a member of the job")
+	node := int(m.Origin) - 1
+	if child, ok := h.cfg.tree.toward(theHead, node); !ok || child != a.node || node == a.node {
+		return fmt.Errorf("it passes on a word of node %d, which does not report to it", node)
 	}
-
-	impatient := newWatchdog(h.cfg.Silence, h.cfg.Heartbeat, auth.conn.cut)
-	first, err := st.Recv()
-	impatient.stop()
-	if err != nil {
-		h.log.Debug("a member left before its hello", "member", auth.conn.id.String(), "error", err)
+	if hello := m.GetHello(); hello != nil {
+		return h.helloThrough(a, node, m)
+	}
+	if away := m.GetTurnedAway(); away != nil {
+		h.refused(away.Hello, away.From, away.Reason)
 		return nil
 	}
-	hello := first.GetHello()
-	a, reason := h.admit(hello, auth.conn)
-	if reason != "" {
-		h.log.Warn("refused an agent", "from", p.Addr.String(), "reason", reason)
-		refusal := &pb.Refusal{Reason: reason, Protocol: h.cfg.protocol, Build: h.cfg.Build}
-		if err := st.Send(&pb.ToAgent{Kind: &pb.ToAgent_Refusal{Refusal: refusal}}); err != nil {
-			h.log.Debug("sending a refusal", "error", err)
+	b := h.agent(node)
+	if b == nil || b.via != a {
+		return fmt.Errorf("it passes on a word of node %d, which has not said hello", node)
+	}
+	if gone := m.GetGone(); gone != nil {
+		if b.end() && gone.InOrder {
+			h.left(b)
+		} else {
+			h.lost(b, gone.Reason)
 		}
-		ev := HeadEvent{Node: -1, Incarnation: hello.GetIncarnation(), Refused: &Refusal{Hello: hello, From: p.Addr.String(), Reason: reason}}
-		if hello != nil && hello.Node >= 0 && int(hello.Node) < h.cfg.Nodes {
-			ev.Node = int(hello.Node)
-		}
-		h.emit(ev, nil)
 		return nil
 	}
-
-	a.watch = newWatchdog(h.cfg.Silence, h.cfg.Heartbeat, func() {
-		a.fail(fmt.Sprintf("it said nothing for %v", h.cfg.Silence))
-	})
-	sent := make(chan struct{})
-	go func() {
-		defer close(sent)
-		a.write(st, h.cfg)
-	}()
-	h.emit(HeadEvent{Node: a.node, Incarnation: a.incarnation, Message: first}, a.watch)
-	ending := h.read(st, a)
-	a.watch.stop()
-	left := a.end()
-	<-sent
-
-	switch {
-	case left && errors.Is(ending, io.EOF):
-		h.emit(HeadEvent{Node: a.node, Incarnation: a.incarnation, Left: true}, nil)
-	case errors.Is(ending, io.EOF):
-		a.fail("it closed its stream before it was told to shut down")
-		fallthrough
-	default:
-		a.fail("its connection broke: " + reasonOf(ending))
-		h.emit(HeadEvent{Node: a.node, Incarnation: a.incarnation,
-			Lost: &AgentLostError{Node: a.node, Host: a.host, Reason: a.reason()}}, nil)
-	}
-	return nil
+	return h.handle(b, m)
 }
 
-// reasonOf shortens what gRPC says when a connection ends.
-func reasonOf(err error) string {
-	if s, ok := status.FromError(err); ok && s.Code() == codes.Canceled {
-		return "the agent, or its host, closed it"
+// helloThrough admits an agent that another one has let in.
+func (h *Head) helloThrough(a *agentConn, node int, m *pb.FromAgent) error {
+	hello := m.GetHello()
+	reason := h.examine(hello, Identity{RoleAgent, node}, h.cfg.tree.Parent(node))
+	var b *agentConn
+	if reason == "" {
+		b, reason = h.enter(&agentConn{node: node, incarnation: hello.Incarnation, host: hello.Hostname, via: a, watch: a.watch})
 	}
-	return err.Error()
+	if reason == "" {
+		return h.handle(b, m)
+	}
+	h.refused(hello, fmt.Sprintf("node %d", a.node), reason)
+	refusal := &pb.Refusal{Reason: reason, Protocol: h.cfg.protocol, Build: h.cfg.build}
+	return a.post(&pb.ToAgent{To: toNode(node), Kind: &pb.ToAgent_Refusal{Refusal: refusal}}, 0)
 }
 
-// read handles messages until the stream ends, and returns how it ended.
-func (h *Head) read(st stream, a *agentConn) error {
-	for {
-		m, err := st.Recv()
-		if err != nil {
-			return err
-		}
-		a.watch.alive()
-		if err := h.handle(a, m); err != nil {
-			a.fail("it broke the protocol: " + err.Error())
-			return err
+func (h *Head) agent(node int) *agentConn {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.agents[node]
+}
+
+// left tells the owner that an agent went in order.
+func (h *Head) left(a *agentConn) {
+	h.emit(HeadEvent{Node: a.node, Incarnation: a.incarnation, Left: true}, nil)
+	h.lostBelow(a)
+}
+
+// lost tells the owner of an agent that went otherwise, and of those that were reached through it.
+func (h *Head) lost(a *agentConn, reason string) {
+	h.emit(HeadEvent{Node: a.node, Incarnation: a.incarnation, Lost: &AgentLostError{Node: a.node, Host: a.host, Reason: reason}}, nil)
+	h.lostBelow(a)
+}
+
+func (h *Head) lostBelow(a *agentConn) {
+	h.mu.Lock()
+	var below []*agentConn
+	for _, b := range h.agents {
+		if b != nil && b.via == a && b.expect(nil) {
+			below = append(below, b)
 		}
 	}
+	h.mu.Unlock()
+	for _, b := range below {
+		b.end()
+		h.emit(HeadEvent{Node: b.node, Incarnation: b.incarnation, Lost: &AgentLostError{
+			Node: b.node, Host: b.host, Reason: fmt.Sprintf("node %d (%s), to which it reported, is gone", a.node, a.host)}}, nil)
+	}
 }
 
-// handle acts on one message; an error means that the agent cannot be trusted to count any more.
+// refused tells the owner who was not let in.
+func (h *Head) refused(hello *pb.Hello, from, reason string) {
+	ev := HeadEvent{Node: -1, Incarnation: hello.GetIncarnation(), Refused: &Refusal{Hello: hello, From: from, Reason: reason}}
+	if hello != nil && hello.Node >= 0 && int(hello.Node) < h.cfg.tree.Nodes {
+		ev.Node = int(hello.Node)
+	}
+	h.emit(ev, nil)
+}
+
+// handle acts on one message of an agent.
 func (h *Head) handle(a *agentConn, m *pb.FromAgent) error {
 	switch m.Kind.(type) {
 	case *pb.FromAgent_Heartbeat:
 		return nil
 	case nil: // of a newer build: messages of the same protocol version may be ignored
 		return nil
-	case *pb.FromAgent_Hello:
-		return errors.New("a second hello")
+	case *pb.FromAgent_Gone, *pb.FromAgent_TurnedAway:
+		return errors.New("it speaks of its own end")
 	}
 	if ofRanks(m) && m.Generation != h.generation() {
 		h.log.Debug("dropped what an agent said about ranks of another generation", "node", a.node, "generation", m.Generation)
@@ -139,8 +124,8 @@ func (h *Head) handle(a *agentConn, m *pb.FromAgent) error {
 			return err
 		}
 	}
-	if member := m.GetMember(); member != nil && (member.Node < 0 || int(member.Node) >= h.cfg.Nodes) {
-		return fmt.Errorf("an opinion of node %d in a job of %d nodes", member.Node, h.cfg.Nodes)
+	if member := m.GetMember(); member != nil && (member.Node < 0 || int(member.Node) >= h.cfg.tree.Nodes) {
+		return fmt.Errorf("an opinion of node %d in a job of %d nodes", member.Node, h.cfg.tree.Nodes)
 	}
 	h.emit(HeadEvent{Node: a.node, Incarnation: a.incarnation, Message: m}, a.watch)
 	return nil
@@ -234,6 +219,7 @@ func (h *Head) enterFence(a *agentConn, f *pb.FenceEnter) error {
 func (h *Head) enterBarrier(a *agentConn, b *pb.BarrierEnter) error {
 	done, err := h.passBarrier(a, b)
 	if done {
+		h.broadcast(&pb.ToAgent{Generation: h.generation(), Kind: &pb.ToAgent_BarrierDone{BarrierDone: &pb.BarrierDone{Seq: b.Seq}}}, 0)
 		h.emit(HeadEvent{Node: a.node, Incarnation: a.incarnation, Barrier: b.Seq}, a.watch)
 	}
 	return err
@@ -250,110 +236,5 @@ func (h *Head) passBarrier(a *agentConn, b *pb.BarrierEnter) (done bool, err err
 	if err != nil || !done {
 		return false, err
 	}
-	m := &pb.ToAgent{Generation: h.current, Kind: &pb.ToAgent_BarrierDone{BarrierDone: &pb.BarrierDone{Seq: b.Seq}}}
-	for _, peer := range h.agents {
-		if peer != nil {
-			_ = peer.post(m, 0)
-		}
-	}
 	return true, nil
-}
-
-// agentConn is the head's view of one agent, connected or gone.
-type agentConn struct {
-	node        int
-	incarnation uint64
-	host        string
-	conn        *memberConn
-	out         *outbox
-	watch       *watchdog
-	quit        chan struct{} // closed when the stream has ended
-
-	mu      sync.Mutex
-	gone    bool
-	leaving bool   // was told to shut down
-	why     string // it is lost; the first reason counts
-}
-
-// post queues a message, or fails the agent when it has let too many wait.
-func (a *agentConn) post(m *pb.ToAgent, size int) error {
-	a.mu.Lock()
-	gone := a.gone
-	if m.GetShutdown() != nil {
-		a.leaving = true
-	}
-	a.mu.Unlock()
-	if gone {
-		return fmt.Errorf("the agent of node %d (%s) is gone", a.node, a.host)
-	}
-	if !a.out.put(m, size) {
-		a.fail(fmt.Sprintf("it let %d MiB of messages wait", a.out.limit>>20))
-		return fmt.Errorf("the agent of node %d (%s) does not take its messages", a.node, a.host)
-	}
-	return nil
-}
-
-// fail notes why the agent is lost and cuts its connection.
-func (a *agentConn) fail(reason string) {
-	a.mu.Lock()
-	if a.why == "" {
-		a.why = reason
-	}
-	a.mu.Unlock()
-	a.conn.cut()
-}
-
-func (a *agentConn) reason() string {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.why
-}
-
-// end stops the writer and reports whether the agent had been told to leave.
-func (a *agentConn) end() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.gone = true
-	close(a.quit)
-	return a.leaving
-}
-
-// write sends what is queued, and a heartbeat whenever one is due. A message that the agent does not
-// take within the silence bound fails it.
-func (a *agentConn) write(st stream, cfg HeadConfig) {
-	welcome := &pb.Welcome{
-		Protocol:    cfg.protocol,
-		Build:       cfg.Build,
-		HeartbeatMs: cfg.Heartbeat.Milliseconds(),
-		SilenceMs:   (cfg.Silence + cfg.Silence/2).Milliseconds(),
-	}
-	send := func(m *pb.ToAgent) bool {
-		stuck := time.AfterFunc(cfg.Silence, func() {
-			a.fail(fmt.Sprintf("it took no message for %v", cfg.Silence))
-		})
-		defer stuck.Stop()
-		return st.Send(m) == nil // the reader sees the same failure, and tells
-	}
-	if !send(&pb.ToAgent{Kind: &pb.ToAgent_Welcome{Welcome: welcome}}) {
-		return
-	}
-	beat := time.NewTicker(cfg.Heartbeat)
-	defer beat.Stop()
-	for seq := uint64(1); ; {
-		select {
-		case <-a.quit:
-			return
-		case <-beat.C:
-			if !send(&pb.ToAgent{Kind: &pb.ToAgent_Heartbeat{Heartbeat: &pb.Heartbeat{Seq: seq}}}) {
-				return
-			}
-			seq++
-		case <-a.out.wake:
-			for m := a.out.take(); m != nil; m = a.out.take() {
-				if !send(m) {
-					return
-				}
-			}
-		}
-	}
 }

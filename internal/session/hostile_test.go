@@ -300,7 +300,7 @@ func FuzzHello(f *testing.F) {
 		if proto.Unmarshal(data, &hello) != nil {
 			return
 		}
-		reason := head.examine(&hello, Identity{RoleAgent, 1})
+		reason := head.examine(&hello, Identity{RoleAgent, 1}, theHead)
 		if len(reason) > 2000 {
 			t.Errorf("a reason of %d bytes", len(reason))
 		}

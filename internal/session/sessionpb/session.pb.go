@@ -93,7 +93,7 @@ func (x Cause_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Cause_Kind.Descriptor instead.
 func (Cause_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{23, 0}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{27, 0}
 }
 
 type FromAgent struct {
@@ -117,8 +117,12 @@ type FromAgent struct {
 	//	*FromAgent_Log
 	//	*FromAgent_StdinTaken
 	//	*FromAgent_PreflightDone
+	//	*FromAgent_Gone
+	//	*FromAgent_TurnedAway
+	//	*FromAgent_Below
 	Kind          isFromAgent_Kind `protobuf_oneof:"kind"`
 	Generation    uint32           `protobuf:"varint,30,opt,name=generation,proto3" json:"generation,omitempty"` // of the ranks that it is about; 0 if it is about none
+	Origin        int32            `protobuf:"varint,31,opt,name=origin,proto3" json:"origin,omitempty"`         // n+1: node n, whose word its sender passes on; 0: the sender
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -313,9 +317,43 @@ func (x *FromAgent) GetPreflightDone() *PreflightDone {
 	return nil
 }
 
+func (x *FromAgent) GetGone() *Gone {
+	if x != nil {
+		if x, ok := x.Kind.(*FromAgent_Gone); ok {
+			return x.Gone
+		}
+	}
+	return nil
+}
+
+func (x *FromAgent) GetTurnedAway() *TurnedAway {
+	if x != nil {
+		if x, ok := x.Kind.(*FromAgent_TurnedAway); ok {
+			return x.TurnedAway
+		}
+	}
+	return nil
+}
+
+func (x *FromAgent) GetBelow() *Below {
+	if x != nil {
+		if x, ok := x.Kind.(*FromAgent_Below); ok {
+			return x.Below
+		}
+	}
+	return nil
+}
+
 func (x *FromAgent) GetGeneration() uint32 {
 	if x != nil {
 		return x.Generation
+	}
+	return 0
+}
+
+func (x *FromAgent) GetOrigin() int32 {
+	if x != nil {
+		return x.Origin
 	}
 	return 0
 }
@@ -392,6 +430,18 @@ type FromAgent_PreflightDone struct {
 	PreflightDone *PreflightDone `protobuf:"bytes,21,opt,name=preflight_done,json=preflightDone,proto3,oneof"`
 }
 
+type FromAgent_Gone struct {
+	Gone *Gone `protobuf:"bytes,22,opt,name=gone,proto3,oneof"`
+}
+
+type FromAgent_TurnedAway struct {
+	TurnedAway *TurnedAway `protobuf:"bytes,23,opt,name=turned_away,json=turnedAway,proto3,oneof"`
+}
+
+type FromAgent_Below struct {
+	Below *Below `protobuf:"bytes,24,opt,name=below,proto3,oneof"`
+}
+
 func (*FromAgent_Hello) isFromAgent_Kind() {}
 
 func (*FromAgent_Heartbeat) isFromAgent_Kind() {}
@@ -426,6 +476,12 @@ func (*FromAgent_StdinTaken) isFromAgent_Kind() {}
 
 func (*FromAgent_PreflightDone) isFromAgent_Kind() {}
 
+func (*FromAgent_Gone) isFromAgent_Kind() {}
+
+func (*FromAgent_TurnedAway) isFromAgent_Kind() {}
+
+func (*FromAgent_Below) isFromAgent_Kind() {}
+
 type ToAgent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Kind:
@@ -442,8 +498,10 @@ type ToAgent struct {
 	//	*ToAgent_Shutdown
 	//	*ToAgent_Stdin
 	//	*ToAgent_Preflight
+	//	*ToAgent_StartBelow
 	Kind          isToAgent_Kind `protobuf_oneof:"kind"`
 	Generation    uint32         `protobuf:"varint,30,opt,name=generation,proto3" json:"generation,omitempty"` // of the ranks that it is about; 0 if it is about none
+	To            int32          `protobuf:"varint,31,opt,name=to,proto3" json:"to,omitempty"`                 // n+1: node n; -1: its receiver and all that report to it, however far; 0: its receiver
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -593,9 +651,25 @@ func (x *ToAgent) GetPreflight() *Preflight {
 	return nil
 }
 
+func (x *ToAgent) GetStartBelow() *StartBelow {
+	if x != nil {
+		if x, ok := x.Kind.(*ToAgent_StartBelow); ok {
+			return x.StartBelow
+		}
+	}
+	return nil
+}
+
 func (x *ToAgent) GetGeneration() uint32 {
 	if x != nil {
 		return x.Generation
+	}
+	return 0
+}
+
+func (x *ToAgent) GetTo() int32 {
+	if x != nil {
+		return x.To
 	}
 	return 0
 }
@@ -652,6 +726,10 @@ type ToAgent_Preflight struct {
 	Preflight *Preflight `protobuf:"bytes,21,opt,name=preflight,proto3,oneof"`
 }
 
+type ToAgent_StartBelow struct {
+	StartBelow *StartBelow `protobuf:"bytes,22,opt,name=start_below,json=startBelow,proto3,oneof"`
+}
+
 func (*ToAgent_Welcome) isToAgent_Kind() {}
 
 func (*ToAgent_Refusal) isToAgent_Kind() {}
@@ -676,6 +754,228 @@ func (*ToAgent_Stdin) isToAgent_Kind() {}
 
 func (*ToAgent_Preflight) isToAgent_Kind() {}
 
+func (*ToAgent_StartBelow) isToAgent_Kind() {}
+
+// Gone is the end of an agent that reported to another one, which tells it.
+type Gone struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	InOrder       bool                   `protobuf:"varint,1,opt,name=in_order,json=inOrder,proto3" json:"in_order,omitempty"`
+	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"` // if not
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Gone) Reset() {
+	*x = Gone{}
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Gone) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Gone) ProtoMessage() {}
+
+func (x *Gone) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Gone.ProtoReflect.Descriptor instead.
+func (*Gone) Descriptor() ([]byte, []int) {
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Gone) GetInOrder() bool {
+	if x != nil {
+		return x.InOrder
+	}
+	return false
+}
+
+func (x *Gone) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// TurnedAway is somebody whom an agent did not let report to it.
+type TurnedAway struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Hello         *Hello                 `protobuf:"bytes,1,opt,name=hello,proto3" json:"hello,omitempty"` // absent if there was none
+	From          string                 `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`
+	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TurnedAway) Reset() {
+	*x = TurnedAway{}
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TurnedAway) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TurnedAway) ProtoMessage() {}
+
+func (x *TurnedAway) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TurnedAway.ProtoReflect.Descriptor instead.
+func (*TurnedAway) Descriptor() ([]byte, []int) {
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *TurnedAway) GetHello() *Hello {
+	if x != nil {
+		return x.Hello
+	}
+	return nil
+}
+
+func (x *TurnedAway) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+func (x *TurnedAway) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// StartBelow orders an agent to start those that report to it; json is internal/launch's.
+type StartBelow struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Json          []byte                 `protobuf:"bytes,1,opt,name=json,proto3" json:"json,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StartBelow) Reset() {
+	*x = StartBelow{}
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StartBelow) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StartBelow) ProtoMessage() {}
+
+func (x *StartBelow) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StartBelow.ProtoReflect.Descriptor instead.
+func (*StartBelow) Descriptor() ([]byte, []int) {
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *StartBelow) GetJson() []byte {
+	if x != nil {
+		return x.Json
+	}
+	return nil
+}
+
+// Below is what became of starting one of them.
+type Below struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          int32                  `protobuf:"varint,1,opt,name=node,proto3" json:"node,omitempty"`
+	Text          string                 `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
+	Again         bool                   `protobuf:"varint,3,opt,name=again,proto3" json:"again,omitempty"` // it is tried again; else it failed
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Below) Reset() {
+	*x = Below{}
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Below) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Below) ProtoMessage() {}
+
+func (x *Below) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Below.ProtoReflect.Descriptor instead.
+func (*Below) Descriptor() ([]byte, []int) {
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Below) GetNode() int32 {
+	if x != nil {
+		return x.Node
+	}
+	return 0
+}
+
+func (x *Below) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *Below) GetAgain() bool {
+	if x != nil {
+		return x.Again
+	}
+	return false
+}
+
 // Hello is frozen.
 type Hello struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -694,7 +994,7 @@ type Hello struct {
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[2]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -706,7 +1006,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[2]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -719,7 +1019,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{2}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Hello) GetProtocol() uint32 {
@@ -797,7 +1097,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[3]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -809,7 +1109,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[3]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -822,7 +1122,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{3}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Refusal) GetReason() string {
@@ -858,7 +1158,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[4]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -870,7 +1170,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[4]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -883,7 +1183,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{4}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Welcome) GetProtocol() uint32 {
@@ -923,7 +1223,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[5]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -935,7 +1235,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[5]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -948,7 +1248,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{5}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Heartbeat) GetSeq() uint64 {
@@ -968,7 +1268,7 @@ type Facts struct {
 
 func (x *Facts) Reset() {
 	*x = Facts{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[6]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -980,7 +1280,7 @@ func (x *Facts) String() string {
 func (*Facts) ProtoMessage() {}
 
 func (x *Facts) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[6]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -993,7 +1293,7 @@ func (x *Facts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Facts.ProtoReflect.Descriptor instead.
 func (*Facts) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{6}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Facts) GetJson() []byte {
@@ -1018,7 +1318,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[7]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1030,7 +1330,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[7]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1043,7 +1343,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{7}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Node) GetIndex() int32 {
@@ -1108,7 +1408,7 @@ type Roster struct {
 
 func (x *Roster) Reset() {
 	*x = Roster{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[8]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1120,7 +1420,7 @@ func (x *Roster) String() string {
 func (*Roster) ProtoMessage() {}
 
 func (x *Roster) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[8]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1133,7 +1433,7 @@ func (x *Roster) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Roster.ProtoReflect.Descriptor instead.
 func (*Roster) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{8}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Roster) GetJob() string {
@@ -1175,7 +1475,7 @@ type RankSpec struct {
 
 func (x *RankSpec) Reset() {
 	*x = RankSpec{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[9]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1187,7 +1487,7 @@ func (x *RankSpec) String() string {
 func (*RankSpec) ProtoMessage() {}
 
 func (x *RankSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[9]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1200,7 +1500,7 @@ func (x *RankSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RankSpec.ProtoReflect.Descriptor instead.
 func (*RankSpec) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{9}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RankSpec) GetRank() int32 {
@@ -1283,7 +1583,7 @@ type Start struct {
 
 func (x *Start) Reset() {
 	*x = Start{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[10]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1295,7 +1595,7 @@ func (x *Start) String() string {
 func (*Start) ProtoMessage() {}
 
 func (x *Start) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[10]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1308,7 +1608,7 @@ func (x *Start) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Start.ProtoReflect.Descriptor instead.
 func (*Start) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{10}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Start) GetRanks() []*RankSpec {
@@ -1389,7 +1689,7 @@ type RankStarted struct {
 
 func (x *RankStarted) Reset() {
 	*x = RankStarted{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[11]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1401,7 +1701,7 @@ func (x *RankStarted) String() string {
 func (*RankStarted) ProtoMessage() {}
 
 func (x *RankStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[11]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1414,7 +1714,7 @@ func (x *RankStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RankStarted.ProtoReflect.Descriptor instead.
 func (*RankStarted) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{11}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *RankStarted) GetRank() int32 {
@@ -1481,7 +1781,7 @@ type RankExited struct {
 
 func (x *RankExited) Reset() {
 	*x = RankExited{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[12]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1493,7 +1793,7 @@ func (x *RankExited) String() string {
 func (*RankExited) ProtoMessage() {}
 
 func (x *RankExited) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[12]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1506,7 +1806,7 @@ func (x *RankExited) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RankExited.ProtoReflect.Descriptor instead.
 func (*RankExited) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{12}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *RankExited) GetRank() int32 {
@@ -1570,7 +1870,7 @@ type Output struct {
 
 func (x *Output) Reset() {
 	*x = Output{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[13]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1582,7 +1882,7 @@ func (x *Output) String() string {
 func (*Output) ProtoMessage() {}
 
 func (x *Output) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[13]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1595,7 +1895,7 @@ func (x *Output) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Output.ProtoReflect.Descriptor instead.
 func (*Output) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{13}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Output) GetRank() int32 {
@@ -1638,7 +1938,7 @@ type Put struct {
 
 func (x *Put) Reset() {
 	*x = Put{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[14]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1650,7 +1950,7 @@ func (x *Put) String() string {
 func (*Put) ProtoMessage() {}
 
 func (x *Put) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[14]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1663,7 +1963,7 @@ func (x *Put) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Put.ProtoReflect.Descriptor instead.
 func (*Put) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{14}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Put) GetFrom() int32 {
@@ -1704,7 +2004,7 @@ type FenceEnter struct {
 
 func (x *FenceEnter) Reset() {
 	*x = FenceEnter{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[15]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1716,7 +2016,7 @@ func (x *FenceEnter) String() string {
 func (*FenceEnter) ProtoMessage() {}
 
 func (x *FenceEnter) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[15]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1729,7 +2029,7 @@ func (x *FenceEnter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FenceEnter.ProtoReflect.Descriptor instead.
 func (*FenceEnter) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{15}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *FenceEnter) GetRank() int32 {
@@ -1758,7 +2058,7 @@ type FenceDone struct {
 
 func (x *FenceDone) Reset() {
 	*x = FenceDone{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[16]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1770,7 +2070,7 @@ func (x *FenceDone) String() string {
 func (*FenceDone) ProtoMessage() {}
 
 func (x *FenceDone) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[16]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1783,7 +2083,7 @@ func (x *FenceDone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FenceDone.ProtoReflect.Descriptor instead.
 func (*FenceDone) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{16}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *FenceDone) GetRound() uint64 {
@@ -1817,7 +2117,7 @@ type BarrierEnter struct {
 
 func (x *BarrierEnter) Reset() {
 	*x = BarrierEnter{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[17]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1829,7 +2129,7 @@ func (x *BarrierEnter) String() string {
 func (*BarrierEnter) ProtoMessage() {}
 
 func (x *BarrierEnter) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[17]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1842,7 +2142,7 @@ func (x *BarrierEnter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BarrierEnter.ProtoReflect.Descriptor instead.
 func (*BarrierEnter) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{17}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *BarrierEnter) GetRank() int32 {
@@ -1868,7 +2168,7 @@ type BarrierDone struct {
 
 func (x *BarrierDone) Reset() {
 	*x = BarrierDone{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[18]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1880,7 +2180,7 @@ func (x *BarrierDone) String() string {
 func (*BarrierDone) ProtoMessage() {}
 
 func (x *BarrierDone) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[18]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1893,7 +2193,7 @@ func (x *BarrierDone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BarrierDone.ProtoReflect.Descriptor instead.
 func (*BarrierDone) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{18}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *BarrierDone) GetSeq() uint64 {
@@ -1914,7 +2214,7 @@ type RankReport struct {
 
 func (x *RankReport) Reset() {
 	*x = RankReport{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[19]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1926,7 +2226,7 @@ func (x *RankReport) String() string {
 func (*RankReport) ProtoMessage() {}
 
 func (x *RankReport) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[19]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1939,7 +2239,7 @@ func (x *RankReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RankReport.ProtoReflect.Descriptor instead.
 func (*RankReport) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{19}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RankReport) GetRank() int32 {
@@ -1965,7 +2265,7 @@ type AttachedRank struct {
 
 func (x *AttachedRank) Reset() {
 	*x = AttachedRank{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[20]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1977,7 +2277,7 @@ func (x *AttachedRank) String() string {
 func (*AttachedRank) ProtoMessage() {}
 
 func (x *AttachedRank) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[20]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1990,7 +2290,7 @@ func (x *AttachedRank) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachedRank.ProtoReflect.Descriptor instead.
 func (*AttachedRank) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{20}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *AttachedRank) GetRank() int32 {
@@ -2012,7 +2312,7 @@ type AbortRequest struct {
 
 func (x *AbortRequest) Reset() {
 	*x = AbortRequest{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[21]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2024,7 +2324,7 @@ func (x *AbortRequest) String() string {
 func (*AbortRequest) ProtoMessage() {}
 
 func (x *AbortRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[21]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2037,7 +2337,7 @@ func (x *AbortRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortRequest.ProtoReflect.Descriptor instead.
 func (*AbortRequest) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{21}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *AbortRequest) GetRank() int32 {
@@ -2077,7 +2377,7 @@ type Abort struct {
 
 func (x *Abort) Reset() {
 	*x = Abort{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[22]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2089,7 +2389,7 @@ func (x *Abort) String() string {
 func (*Abort) ProtoMessage() {}
 
 func (x *Abort) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[22]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2102,7 +2402,7 @@ func (x *Abort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Abort.ProtoReflect.Descriptor instead.
 func (*Abort) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{22}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Abort) GetCause() *Cause {
@@ -2128,7 +2428,7 @@ type Cause struct {
 
 func (x *Cause) Reset() {
 	*x = Cause{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[23]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2140,7 +2440,7 @@ func (x *Cause) String() string {
 func (*Cause) ProtoMessage() {}
 
 func (x *Cause) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[23]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2153,7 +2453,7 @@ func (x *Cause) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cause.ProtoReflect.Descriptor instead.
 func (*Cause) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{23}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Cause) GetKind() Cause_Kind {
@@ -2217,7 +2517,7 @@ type Stdin struct {
 
 func (x *Stdin) Reset() {
 	*x = Stdin{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[24]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2229,7 +2529,7 @@ func (x *Stdin) String() string {
 func (*Stdin) ProtoMessage() {}
 
 func (x *Stdin) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[24]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2242,7 +2542,7 @@ func (x *Stdin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stdin.ProtoReflect.Descriptor instead.
 func (*Stdin) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{24}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Stdin) GetData() []byte {
@@ -2270,7 +2570,7 @@ type StdinTaken struct {
 
 func (x *StdinTaken) Reset() {
 	*x = StdinTaken{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[25]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2282,7 +2582,7 @@ func (x *StdinTaken) String() string {
 func (*StdinTaken) ProtoMessage() {}
 
 func (x *StdinTaken) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[25]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2295,7 +2595,7 @@ func (x *StdinTaken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StdinTaken.ProtoReflect.Descriptor instead.
 func (*StdinTaken) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{25}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *StdinTaken) GetBytes() uint64 {
@@ -2323,7 +2623,7 @@ type Preflight struct {
 
 func (x *Preflight) Reset() {
 	*x = Preflight{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[26]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2335,7 +2635,7 @@ func (x *Preflight) String() string {
 func (*Preflight) ProtoMessage() {}
 
 func (x *Preflight) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[26]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2348,7 +2648,7 @@ func (x *Preflight) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Preflight.ProtoReflect.Descriptor instead.
 func (*Preflight) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{26}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Preflight) GetSentNs() int64 {
@@ -2377,7 +2677,7 @@ type PreflightDone struct {
 
 func (x *PreflightDone) Reset() {
 	*x = PreflightDone{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[27]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2389,7 +2689,7 @@ func (x *PreflightDone) String() string {
 func (*PreflightDone) ProtoMessage() {}
 
 func (x *PreflightDone) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[27]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2402,7 +2702,7 @@ func (x *PreflightDone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreflightDone.ProtoReflect.Descriptor instead.
 func (*PreflightDone) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{27}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *PreflightDone) GetSentNs() int64 {
@@ -2443,7 +2743,7 @@ type Signal struct {
 
 func (x *Signal) Reset() {
 	*x = Signal{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[28]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2455,7 +2755,7 @@ func (x *Signal) String() string {
 func (*Signal) ProtoMessage() {}
 
 func (x *Signal) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[28]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2468,7 +2768,7 @@ func (x *Signal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Signal.ProtoReflect.Descriptor instead.
 func (*Signal) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{28}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Signal) GetNumber() int32 {
@@ -2493,7 +2793,7 @@ type Shutdown struct {
 
 func (x *Shutdown) Reset() {
 	*x = Shutdown{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[29]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2505,7 +2805,7 @@ func (x *Shutdown) String() string {
 func (*Shutdown) ProtoMessage() {}
 
 func (x *Shutdown) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[29]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2518,7 +2818,7 @@ func (x *Shutdown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Shutdown.ProtoReflect.Descriptor instead.
 func (*Shutdown) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{29}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{33}
 }
 
 type NodeDone struct {
@@ -2529,7 +2829,7 @@ type NodeDone struct {
 
 func (x *NodeDone) Reset() {
 	*x = NodeDone{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[30]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2541,7 +2841,7 @@ func (x *NodeDone) String() string {
 func (*NodeDone) ProtoMessage() {}
 
 func (x *NodeDone) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[30]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2554,7 +2854,7 @@ func (x *NodeDone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeDone.ProtoReflect.Descriptor instead.
 func (*NodeDone) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{30}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{34}
 }
 
 // MemberEvent is gossip's opinion of another node.
@@ -2568,7 +2868,7 @@ type MemberEvent struct {
 
 func (x *MemberEvent) Reset() {
 	*x = MemberEvent{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[31]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2580,7 +2880,7 @@ func (x *MemberEvent) String() string {
 func (*MemberEvent) ProtoMessage() {}
 
 func (x *MemberEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[31]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2593,7 +2893,7 @@ func (x *MemberEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberEvent.ProtoReflect.Descriptor instead.
 func (*MemberEvent) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{31}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *MemberEvent) GetNode() int32 {
@@ -2620,7 +2920,7 @@ type AgentLog struct {
 
 func (x *AgentLog) Reset() {
 	*x = AgentLog{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[32]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2632,7 +2932,7 @@ func (x *AgentLog) String() string {
 func (*AgentLog) ProtoMessage() {}
 
 func (x *AgentLog) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[32]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2645,7 +2945,7 @@ func (x *AgentLog) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AgentLog.ProtoReflect.Descriptor instead.
 func (*AgentLog) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{32}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *AgentLog) GetLevel() string {
@@ -2670,7 +2970,7 @@ type Empty struct {
 
 func (x *Empty) Reset() {
 	*x = Empty{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[33]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2682,7 +2982,7 @@ func (x *Empty) String() string {
 func (*Empty) ProtoMessage() {}
 
 func (x *Empty) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[33]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2695,7 +2995,7 @@ func (x *Empty) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Empty.ProtoReflect.Descriptor instead.
 func (*Empty) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{33}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{37}
 }
 
 type AttachRequest struct {
@@ -2709,7 +3009,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[34]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2721,7 +3021,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[34]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2734,7 +3034,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{34}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *AttachRequest) GetProtocol() uint32 {
@@ -2771,7 +3071,7 @@ type AttachReply struct {
 
 func (x *AttachReply) Reset() {
 	*x = AttachReply{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[35]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2783,7 +3083,7 @@ func (x *AttachReply) String() string {
 func (*AttachReply) ProtoMessage() {}
 
 func (x *AttachReply) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[35]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2796,7 +3096,7 @@ func (x *AttachReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachReply.ProtoReflect.Descriptor instead.
 func (*AttachReply) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{35}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *AttachReply) GetJob() string {
@@ -2844,7 +3144,7 @@ type RankPut struct {
 
 func (x *RankPut) Reset() {
 	*x = RankPut{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[36]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2856,7 +3156,7 @@ func (x *RankPut) String() string {
 func (*RankPut) ProtoMessage() {}
 
 func (x *RankPut) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[36]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2869,7 +3169,7 @@ func (x *RankPut) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RankPut.ProtoReflect.Descriptor instead.
 func (*RankPut) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{36}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *RankPut) GetTo() int32 {
@@ -2895,7 +3195,7 @@ type GetRequest struct {
 
 func (x *GetRequest) Reset() {
 	*x = GetRequest{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[37]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2907,7 +3207,7 @@ func (x *GetRequest) String() string {
 func (*GetRequest) ProtoMessage() {}
 
 func (x *GetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[37]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2920,7 +3220,7 @@ func (x *GetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRequest.ProtoReflect.Descriptor instead.
 func (*GetRequest) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{37}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *GetRequest) GetFrom() int32 {
@@ -2941,7 +3241,7 @@ type GetReply struct {
 
 func (x *GetReply) Reset() {
 	*x = GetReply{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[38]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2953,7 +3253,7 @@ func (x *GetReply) String() string {
 func (*GetReply) ProtoMessage() {}
 
 func (x *GetReply) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[38]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2966,7 +3266,7 @@ func (x *GetReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetReply.ProtoReflect.Descriptor instead.
 func (*GetReply) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{38}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *GetReply) GetCommonChunk() []byte {
@@ -2994,7 +3294,7 @@ var File_internal_session_sessionpb_session_proto protoreflect.FileDescriptor
 
 const file_internal_session_sessionpb_session_proto_rawDesc = "" +
 	"\n" +
-	"(internal/session/sessionpb/session.proto\x12\x10mkrun.session.v1\"\x85\b\n" +
+	"(internal/session/sessionpb/session.proto\x12\x10mkrun.session.v1\"\xbd\t\n" +
 	"\tFromAgent\x12/\n" +
 	"\x05hello\x18\x01 \x01(\v2\x17.mkrun.session.v1.HelloH\x00R\x05hello\x12;\n" +
 	"\theartbeat\x18\x02 \x01(\v2\x1b.mkrun.session.v1.HeartbeatH\x00R\theartbeat\x12/\n" +
@@ -3015,11 +3315,16 @@ const file_internal_session_sessionpb_session_proto_rawDesc = "" +
 	"\x03log\x18\x0f \x01(\v2\x1a.mkrun.session.v1.AgentLogH\x00R\x03log\x12?\n" +
 	"\vstdin_taken\x18\x14 \x01(\v2\x1c.mkrun.session.v1.StdinTakenH\x00R\n" +
 	"stdinTaken\x12H\n" +
-	"\x0epreflight_done\x18\x15 \x01(\v2\x1f.mkrun.session.v1.PreflightDoneH\x00R\rpreflightDone\x12\x1e\n" +
+	"\x0epreflight_done\x18\x15 \x01(\v2\x1f.mkrun.session.v1.PreflightDoneH\x00R\rpreflightDone\x12,\n" +
+	"\x04gone\x18\x16 \x01(\v2\x16.mkrun.session.v1.GoneH\x00R\x04gone\x12?\n" +
+	"\vturned_away\x18\x17 \x01(\v2\x1c.mkrun.session.v1.TurnedAwayH\x00R\n" +
+	"turnedAway\x12/\n" +
+	"\x05below\x18\x18 \x01(\v2\x17.mkrun.session.v1.BelowH\x00R\x05below\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x1e \x01(\rR\n" +
-	"generationB\x06\n" +
-	"\x04kind\"\xd0\x05\n" +
+	"generation\x12\x16\n" +
+	"\x06origin\x18\x1f \x01(\x05R\x06originB\x06\n" +
+	"\x04kind\"\xa1\x06\n" +
 	"\aToAgent\x125\n" +
 	"\awelcome\x18\x01 \x01(\v2\x19.mkrun.session.v1.WelcomeH\x00R\awelcome\x125\n" +
 	"\arefusal\x18\x02 \x01(\v2\x19.mkrun.session.v1.RefusalH\x00R\arefusal\x12;\n" +
@@ -3034,11 +3339,29 @@ const file_internal_session_sessionpb_session_proto_rawDesc = "" +
 	"\bshutdown\x18\n" +
 	" \x01(\v2\x1a.mkrun.session.v1.ShutdownH\x00R\bshutdown\x12/\n" +
 	"\x05stdin\x18\x14 \x01(\v2\x17.mkrun.session.v1.StdinH\x00R\x05stdin\x12;\n" +
-	"\tpreflight\x18\x15 \x01(\v2\x1b.mkrun.session.v1.PreflightH\x00R\tpreflight\x12\x1e\n" +
+	"\tpreflight\x18\x15 \x01(\v2\x1b.mkrun.session.v1.PreflightH\x00R\tpreflight\x12?\n" +
+	"\vstart_below\x18\x16 \x01(\v2\x1c.mkrun.session.v1.StartBelowH\x00R\n" +
+	"startBelow\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x1e \x01(\rR\n" +
-	"generationB\x06\n" +
-	"\x04kind\"\xed\x01\n" +
+	"generation\x12\x0e\n" +
+	"\x02to\x18\x1f \x01(\x05R\x02toB\x06\n" +
+	"\x04kind\"9\n" +
+	"\x04Gone\x12\x19\n" +
+	"\bin_order\x18\x01 \x01(\bR\ainOrder\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"g\n" +
+	"\n" +
+	"TurnedAway\x12-\n" +
+	"\x05hello\x18\x01 \x01(\v2\x17.mkrun.session.v1.HelloR\x05hello\x12\x12\n" +
+	"\x04from\x18\x02 \x01(\tR\x04from\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\" \n" +
+	"\n" +
+	"StartBelow\x12\x12\n" +
+	"\x04json\x18\x01 \x01(\fR\x04json\"E\n" +
+	"\x05Below\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\x05R\x04node\x12\x12\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\x12\x14\n" +
+	"\x05again\x18\x03 \x01(\bR\x05again\"\xed\x01\n" +
 	"\x05Hello\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12\x14\n" +
 	"\x05build\x18\x02 \x01(\tR\x05build\x12\x10\n" +
@@ -3264,108 +3587,117 @@ func file_internal_session_sessionpb_session_proto_rawDescGZIP() []byte {
 }
 
 var file_internal_session_sessionpb_session_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_internal_session_sessionpb_session_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
+var file_internal_session_sessionpb_session_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
 var file_internal_session_sessionpb_session_proto_goTypes = []any{
 	(Cause_Kind)(0),       // 0: mkrun.session.v1.Cause.Kind
 	(*FromAgent)(nil),     // 1: mkrun.session.v1.FromAgent
 	(*ToAgent)(nil),       // 2: mkrun.session.v1.ToAgent
-	(*Hello)(nil),         // 3: mkrun.session.v1.Hello
-	(*Refusal)(nil),       // 4: mkrun.session.v1.Refusal
-	(*Welcome)(nil),       // 5: mkrun.session.v1.Welcome
-	(*Heartbeat)(nil),     // 6: mkrun.session.v1.Heartbeat
-	(*Facts)(nil),         // 7: mkrun.session.v1.Facts
-	(*Node)(nil),          // 8: mkrun.session.v1.Node
-	(*Roster)(nil),        // 9: mkrun.session.v1.Roster
-	(*RankSpec)(nil),      // 10: mkrun.session.v1.RankSpec
-	(*Start)(nil),         // 11: mkrun.session.v1.Start
-	(*RankStarted)(nil),   // 12: mkrun.session.v1.RankStarted
-	(*RankExited)(nil),    // 13: mkrun.session.v1.RankExited
-	(*Output)(nil),        // 14: mkrun.session.v1.Output
-	(*Put)(nil),           // 15: mkrun.session.v1.Put
-	(*FenceEnter)(nil),    // 16: mkrun.session.v1.FenceEnter
-	(*FenceDone)(nil),     // 17: mkrun.session.v1.FenceDone
-	(*BarrierEnter)(nil),  // 18: mkrun.session.v1.BarrierEnter
-	(*BarrierDone)(nil),   // 19: mkrun.session.v1.BarrierDone
-	(*RankReport)(nil),    // 20: mkrun.session.v1.RankReport
-	(*AttachedRank)(nil),  // 21: mkrun.session.v1.AttachedRank
-	(*AbortRequest)(nil),  // 22: mkrun.session.v1.AbortRequest
-	(*Abort)(nil),         // 23: mkrun.session.v1.Abort
-	(*Cause)(nil),         // 24: mkrun.session.v1.Cause
-	(*Stdin)(nil),         // 25: mkrun.session.v1.Stdin
-	(*StdinTaken)(nil),    // 26: mkrun.session.v1.StdinTaken
-	(*Preflight)(nil),     // 27: mkrun.session.v1.Preflight
-	(*PreflightDone)(nil), // 28: mkrun.session.v1.PreflightDone
-	(*Signal)(nil),        // 29: mkrun.session.v1.Signal
-	(*Shutdown)(nil),      // 30: mkrun.session.v1.Shutdown
-	(*NodeDone)(nil),      // 31: mkrun.session.v1.NodeDone
-	(*MemberEvent)(nil),   // 32: mkrun.session.v1.MemberEvent
-	(*AgentLog)(nil),      // 33: mkrun.session.v1.AgentLog
-	(*Empty)(nil),         // 34: mkrun.session.v1.Empty
-	(*AttachRequest)(nil), // 35: mkrun.session.v1.AttachRequest
-	(*AttachReply)(nil),   // 36: mkrun.session.v1.AttachReply
-	(*RankPut)(nil),       // 37: mkrun.session.v1.RankPut
-	(*GetRequest)(nil),    // 38: mkrun.session.v1.GetRequest
-	(*GetReply)(nil),      // 39: mkrun.session.v1.GetReply
+	(*Gone)(nil),          // 3: mkrun.session.v1.Gone
+	(*TurnedAway)(nil),    // 4: mkrun.session.v1.TurnedAway
+	(*StartBelow)(nil),    // 5: mkrun.session.v1.StartBelow
+	(*Below)(nil),         // 6: mkrun.session.v1.Below
+	(*Hello)(nil),         // 7: mkrun.session.v1.Hello
+	(*Refusal)(nil),       // 8: mkrun.session.v1.Refusal
+	(*Welcome)(nil),       // 9: mkrun.session.v1.Welcome
+	(*Heartbeat)(nil),     // 10: mkrun.session.v1.Heartbeat
+	(*Facts)(nil),         // 11: mkrun.session.v1.Facts
+	(*Node)(nil),          // 12: mkrun.session.v1.Node
+	(*Roster)(nil),        // 13: mkrun.session.v1.Roster
+	(*RankSpec)(nil),      // 14: mkrun.session.v1.RankSpec
+	(*Start)(nil),         // 15: mkrun.session.v1.Start
+	(*RankStarted)(nil),   // 16: mkrun.session.v1.RankStarted
+	(*RankExited)(nil),    // 17: mkrun.session.v1.RankExited
+	(*Output)(nil),        // 18: mkrun.session.v1.Output
+	(*Put)(nil),           // 19: mkrun.session.v1.Put
+	(*FenceEnter)(nil),    // 20: mkrun.session.v1.FenceEnter
+	(*FenceDone)(nil),     // 21: mkrun.session.v1.FenceDone
+	(*BarrierEnter)(nil),  // 22: mkrun.session.v1.BarrierEnter
+	(*BarrierDone)(nil),   // 23: mkrun.session.v1.BarrierDone
+	(*RankReport)(nil),    // 24: mkrun.session.v1.RankReport
+	(*AttachedRank)(nil),  // 25: mkrun.session.v1.AttachedRank
+	(*AbortRequest)(nil),  // 26: mkrun.session.v1.AbortRequest
+	(*Abort)(nil),         // 27: mkrun.session.v1.Abort
+	(*Cause)(nil),         // 28: mkrun.session.v1.Cause
+	(*Stdin)(nil),         // 29: mkrun.session.v1.Stdin
+	(*StdinTaken)(nil),    // 30: mkrun.session.v1.StdinTaken
+	(*Preflight)(nil),     // 31: mkrun.session.v1.Preflight
+	(*PreflightDone)(nil), // 32: mkrun.session.v1.PreflightDone
+	(*Signal)(nil),        // 33: mkrun.session.v1.Signal
+	(*Shutdown)(nil),      // 34: mkrun.session.v1.Shutdown
+	(*NodeDone)(nil),      // 35: mkrun.session.v1.NodeDone
+	(*MemberEvent)(nil),   // 36: mkrun.session.v1.MemberEvent
+	(*AgentLog)(nil),      // 37: mkrun.session.v1.AgentLog
+	(*Empty)(nil),         // 38: mkrun.session.v1.Empty
+	(*AttachRequest)(nil), // 39: mkrun.session.v1.AttachRequest
+	(*AttachReply)(nil),   // 40: mkrun.session.v1.AttachReply
+	(*RankPut)(nil),       // 41: mkrun.session.v1.RankPut
+	(*GetRequest)(nil),    // 42: mkrun.session.v1.GetRequest
+	(*GetReply)(nil),      // 43: mkrun.session.v1.GetReply
 }
 var file_internal_session_sessionpb_session_proto_depIdxs = []int32{
-	3,  // 0: mkrun.session.v1.FromAgent.hello:type_name -> mkrun.session.v1.Hello
-	6,  // 1: mkrun.session.v1.FromAgent.heartbeat:type_name -> mkrun.session.v1.Heartbeat
-	7,  // 2: mkrun.session.v1.FromAgent.facts:type_name -> mkrun.session.v1.Facts
-	12, // 3: mkrun.session.v1.FromAgent.rank_started:type_name -> mkrun.session.v1.RankStarted
-	13, // 4: mkrun.session.v1.FromAgent.rank_exited:type_name -> mkrun.session.v1.RankExited
-	14, // 5: mkrun.session.v1.FromAgent.output:type_name -> mkrun.session.v1.Output
-	15, // 6: mkrun.session.v1.FromAgent.put:type_name -> mkrun.session.v1.Put
-	16, // 7: mkrun.session.v1.FromAgent.fence:type_name -> mkrun.session.v1.FenceEnter
-	18, // 8: mkrun.session.v1.FromAgent.barrier:type_name -> mkrun.session.v1.BarrierEnter
-	20, // 9: mkrun.session.v1.FromAgent.report:type_name -> mkrun.session.v1.RankReport
-	22, // 10: mkrun.session.v1.FromAgent.abort:type_name -> mkrun.session.v1.AbortRequest
-	31, // 11: mkrun.session.v1.FromAgent.node_done:type_name -> mkrun.session.v1.NodeDone
-	32, // 12: mkrun.session.v1.FromAgent.member:type_name -> mkrun.session.v1.MemberEvent
-	21, // 13: mkrun.session.v1.FromAgent.attached:type_name -> mkrun.session.v1.AttachedRank
-	33, // 14: mkrun.session.v1.FromAgent.log:type_name -> mkrun.session.v1.AgentLog
-	26, // 15: mkrun.session.v1.FromAgent.stdin_taken:type_name -> mkrun.session.v1.StdinTaken
-	28, // 16: mkrun.session.v1.FromAgent.preflight_done:type_name -> mkrun.session.v1.PreflightDone
-	5,  // 17: mkrun.session.v1.ToAgent.welcome:type_name -> mkrun.session.v1.Welcome
-	4,  // 18: mkrun.session.v1.ToAgent.refusal:type_name -> mkrun.session.v1.Refusal
-	6,  // 19: mkrun.session.v1.ToAgent.heartbeat:type_name -> mkrun.session.v1.Heartbeat
-	9,  // 20: mkrun.session.v1.ToAgent.roster:type_name -> mkrun.session.v1.Roster
-	11, // 21: mkrun.session.v1.ToAgent.start:type_name -> mkrun.session.v1.Start
-	17, // 22: mkrun.session.v1.ToAgent.fence_done:type_name -> mkrun.session.v1.FenceDone
-	19, // 23: mkrun.session.v1.ToAgent.barrier_done:type_name -> mkrun.session.v1.BarrierDone
-	23, // 24: mkrun.session.v1.ToAgent.abort:type_name -> mkrun.session.v1.Abort
-	29, // 25: mkrun.session.v1.ToAgent.signal:type_name -> mkrun.session.v1.Signal
-	30, // 26: mkrun.session.v1.ToAgent.shutdown:type_name -> mkrun.session.v1.Shutdown
-	25, // 27: mkrun.session.v1.ToAgent.stdin:type_name -> mkrun.session.v1.Stdin
-	27, // 28: mkrun.session.v1.ToAgent.preflight:type_name -> mkrun.session.v1.Preflight
-	8,  // 29: mkrun.session.v1.Roster.nodes:type_name -> mkrun.session.v1.Node
-	10, // 30: mkrun.session.v1.Start.ranks:type_name -> mkrun.session.v1.RankSpec
-	15, // 31: mkrun.session.v1.FenceDone.blobs:type_name -> mkrun.session.v1.Put
-	24, // 32: mkrun.session.v1.Abort.cause:type_name -> mkrun.session.v1.Cause
-	0,  // 33: mkrun.session.v1.Cause.kind:type_name -> mkrun.session.v1.Cause.Kind
-	9,  // 34: mkrun.session.v1.AttachReply.roster:type_name -> mkrun.session.v1.Roster
-	1,  // 35: mkrun.session.v1.Parent.Connect:input_type -> mkrun.session.v1.FromAgent
-	35, // 36: mkrun.session.v1.Agent.Attach:input_type -> mkrun.session.v1.AttachRequest
-	37, // 37: mkrun.session.v1.Agent.Put:input_type -> mkrun.session.v1.RankPut
-	34, // 38: mkrun.session.v1.Agent.Fence:input_type -> mkrun.session.v1.Empty
-	38, // 39: mkrun.session.v1.Agent.Get:input_type -> mkrun.session.v1.GetRequest
-	34, // 40: mkrun.session.v1.Agent.Barrier:input_type -> mkrun.session.v1.Empty
-	20, // 41: mkrun.session.v1.Agent.Report:input_type -> mkrun.session.v1.RankReport
-	22, // 42: mkrun.session.v1.Agent.RequestAbort:input_type -> mkrun.session.v1.AbortRequest
-	34, // 43: mkrun.session.v1.Agent.WatchAbort:input_type -> mkrun.session.v1.Empty
-	2,  // 44: mkrun.session.v1.Parent.Connect:output_type -> mkrun.session.v1.ToAgent
-	36, // 45: mkrun.session.v1.Agent.Attach:output_type -> mkrun.session.v1.AttachReply
-	34, // 46: mkrun.session.v1.Agent.Put:output_type -> mkrun.session.v1.Empty
-	34, // 47: mkrun.session.v1.Agent.Fence:output_type -> mkrun.session.v1.Empty
-	39, // 48: mkrun.session.v1.Agent.Get:output_type -> mkrun.session.v1.GetReply
-	34, // 49: mkrun.session.v1.Agent.Barrier:output_type -> mkrun.session.v1.Empty
-	34, // 50: mkrun.session.v1.Agent.Report:output_type -> mkrun.session.v1.Empty
-	34, // 51: mkrun.session.v1.Agent.RequestAbort:output_type -> mkrun.session.v1.Empty
-	23, // 52: mkrun.session.v1.Agent.WatchAbort:output_type -> mkrun.session.v1.Abort
-	44, // [44:53] is the sub-list for method output_type
-	35, // [35:44] is the sub-list for method input_type
-	35, // [35:35] is the sub-list for extension type_name
-	35, // [35:35] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
+	7,  // 0: mkrun.session.v1.FromAgent.hello:type_name -> mkrun.session.v1.Hello
+	10, // 1: mkrun.session.v1.FromAgent.heartbeat:type_name -> mkrun.session.v1.Heartbeat
+	11, // 2: mkrun.session.v1.FromAgent.facts:type_name -> mkrun.session.v1.Facts
+	16, // 3: mkrun.session.v1.FromAgent.rank_started:type_name -> mkrun.session.v1.RankStarted
+	17, // 4: mkrun.session.v1.FromAgent.rank_exited:type_name -> mkrun.session.v1.RankExited
+	18, // 5: mkrun.session.v1.FromAgent.output:type_name -> mkrun.session.v1.Output
+	19, // 6: mkrun.session.v1.FromAgent.put:type_name -> mkrun.session.v1.Put
+	20, // 7: mkrun.session.v1.FromAgent.fence:type_name -> mkrun.session.v1.FenceEnter
+	22, // 8: mkrun.session.v1.FromAgent.barrier:type_name -> mkrun.session.v1.BarrierEnter
+	24, // 9: mkrun.session.v1.FromAgent.report:type_name -> mkrun.session.v1.RankReport
+	26, // 10: mkrun.session.v1.FromAgent.abort:type_name -> mkrun.session.v1.AbortRequest
+	35, // 11: mkrun.session.v1.FromAgent.node_done:type_name -> mkrun.session.v1.NodeDone
+	36, // 12: mkrun.session.v1.FromAgent.member:type_name -> mkrun.session.v1.MemberEvent
+	25, // 13: mkrun.session.v1.FromAgent.attached:type_name -> mkrun.session.v1.AttachedRank
+	37, // 14: mkrun.session.v1.FromAgent.log:type_name -> mkrun.session.v1.AgentLog
+	30, // 15: mkrun.session.v1.FromAgent.stdin_taken:type_name -> mkrun.session.v1.StdinTaken
+	32, // 16: mkrun.session.v1.FromAgent.preflight_done:type_name -> mkrun.session.v1.PreflightDone
+	3,  // 17: mkrun.session.v1.FromAgent.gone:type_name -> mkrun.session.v1.Gone
+	4,  // 18: mkrun.session.v1.FromAgent.turned_away:type_name -> mkrun.session.v1.TurnedAway
+	6,  // 19: mkrun.session.v1.FromAgent.below:type_name -> mkrun.session.v1.Below
+	9,  // 20: mkrun.session.v1.ToAgent.welcome:type_name -> mkrun.session.v1.Welcome
+	8,  // 21: mkrun.session.v1.ToAgent.refusal:type_name -> mkrun.session.v1.Refusal
+	10, // 22: mkrun.session.v1.ToAgent.heartbeat:type_name -> mkrun.session.v1.Heartbeat
+	13, // 23: mkrun.session.v1.ToAgent.roster:type_name -> mkrun.session.v1.Roster
+	15, // 24: mkrun.session.v1.ToAgent.start:type_name -> mkrun.session.v1.Start
+	21, // 25: mkrun.session.v1.ToAgent.fence_done:type_name -> mkrun.session.v1.FenceDone
+	23, // 26: mkrun.session.v1.ToAgent.barrier_done:type_name -> mkrun.session.v1.BarrierDone
+	27, // 27: mkrun.session.v1.ToAgent.abort:type_name -> mkrun.session.v1.Abort
+	33, // 28: mkrun.session.v1.ToAgent.signal:type_name -> mkrun.session.v1.Signal
+	34, // 29: mkrun.session.v1.ToAgent.shutdown:type_name -> mkrun.session.v1.Shutdown
+	29, // 30: mkrun.session.v1.ToAgent.stdin:type_name -> mkrun.session.v1.Stdin
+	31, // 31: mkrun.session.v1.ToAgent.preflight:type_name -> mkrun.session.v1.Preflight
+	5,  // 32: mkrun.session.v1.ToAgent.start_below:type_name -> mkrun.session.v1.StartBelow
+	7,  // 33: mkrun.session.v1.TurnedAway.hello:type_name -> mkrun.session.v1.Hello
+	12, // 34: mkrun.session.v1.Roster.nodes:type_name -> mkrun.session.v1.Node
+	14, // 35: mkrun.session.v1.Start.ranks:type_name -> mkrun.session.v1.RankSpec
+	19, // 36: mkrun.session.v1.FenceDone.blobs:type_name -> mkrun.session.v1.Put
+	28, // 37: mkrun.session.v1.Abort.cause:type_name -> mkrun.session.v1.Cause
+	0,  // 38: mkrun.session.v1.Cause.kind:type_name -> mkrun.session.v1.Cause.Kind
+	13, // 39: mkrun.session.v1.AttachReply.roster:type_name -> mkrun.session.v1.Roster
+	1,  // 40: mkrun.session.v1.Parent.Connect:input_type -> mkrun.session.v1.FromAgent
+	39, // 41: mkrun.session.v1.Agent.Attach:input_type -> mkrun.session.v1.AttachRequest
+	41, // 42: mkrun.session.v1.Agent.Put:input_type -> mkrun.session.v1.RankPut
+	38, // 43: mkrun.session.v1.Agent.Fence:input_type -> mkrun.session.v1.Empty
+	42, // 44: mkrun.session.v1.Agent.Get:input_type -> mkrun.session.v1.GetRequest
+	38, // 45: mkrun.session.v1.Agent.Barrier:input_type -> mkrun.session.v1.Empty
+	24, // 46: mkrun.session.v1.Agent.Report:input_type -> mkrun.session.v1.RankReport
+	26, // 47: mkrun.session.v1.Agent.RequestAbort:input_type -> mkrun.session.v1.AbortRequest
+	38, // 48: mkrun.session.v1.Agent.WatchAbort:input_type -> mkrun.session.v1.Empty
+	2,  // 49: mkrun.session.v1.Parent.Connect:output_type -> mkrun.session.v1.ToAgent
+	40, // 50: mkrun.session.v1.Agent.Attach:output_type -> mkrun.session.v1.AttachReply
+	38, // 51: mkrun.session.v1.Agent.Put:output_type -> mkrun.session.v1.Empty
+	38, // 52: mkrun.session.v1.Agent.Fence:output_type -> mkrun.session.v1.Empty
+	43, // 53: mkrun.session.v1.Agent.Get:output_type -> mkrun.session.v1.GetReply
+	38, // 54: mkrun.session.v1.Agent.Barrier:output_type -> mkrun.session.v1.Empty
+	38, // 55: mkrun.session.v1.Agent.Report:output_type -> mkrun.session.v1.Empty
+	38, // 56: mkrun.session.v1.Agent.RequestAbort:output_type -> mkrun.session.v1.Empty
+	27, // 57: mkrun.session.v1.Agent.WatchAbort:output_type -> mkrun.session.v1.Abort
+	49, // [49:58] is the sub-list for method output_type
+	40, // [40:49] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_internal_session_sessionpb_session_proto_init() }
@@ -3391,6 +3723,9 @@ func file_internal_session_sessionpb_session_proto_init() {
 		(*FromAgent_Log)(nil),
 		(*FromAgent_StdinTaken)(nil),
 		(*FromAgent_PreflightDone)(nil),
+		(*FromAgent_Gone)(nil),
+		(*FromAgent_TurnedAway)(nil),
+		(*FromAgent_Below)(nil),
 	}
 	file_internal_session_sessionpb_session_proto_msgTypes[1].OneofWrappers = []any{
 		(*ToAgent_Welcome)(nil),
@@ -3405,6 +3740,7 @@ func file_internal_session_sessionpb_session_proto_init() {
 		(*ToAgent_Shutdown)(nil),
 		(*ToAgent_Stdin)(nil),
 		(*ToAgent_Preflight)(nil),
+		(*ToAgent_StartBelow)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -3412,7 +3748,7 @@ func file_internal_session_sessionpb_session_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_internal_session_sessionpb_session_proto_rawDesc), len(file_internal_session_sessionpb_session_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   39,
+			NumMessages:   43,
 			NumExtensions: 0,
 			NumServices:   2,
 		},
