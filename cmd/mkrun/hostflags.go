@@ -35,6 +35,7 @@ type hostFlags struct {
 
 	secret    string
 	agentPort int
+	radix     int
 	join      joinFlags
 }
 
@@ -64,6 +65,7 @@ func (f *hostFlags) addPool(cmd *cobra.Command) {
 	fs.DurationVar(&f.connectTimeout, "connect-timeout", launch.DefaultConnectTimeout, "that ssh waits for a host")
 	fs.StringSliceVar(&f.iface, "iface", nil, "network interfaces to use on all hosts, by exact names (default: those at which hosts reach each other)")
 	fs.IntVar(&f.agentPort, "agent-port", launch.DefaultStandingPort, "where standing agents listen")
+	fs.IntVar(&f.radix, "radix", session.Radix, "agents that report to the launcher, and to each agent: more hosts than that make a tree")
 	fs.StringVar(&f.secret, "secret", "", "file with the secret of your standing agents (default: mkrun/secret in your configuration folder)")
 	_ = cmd.RegisterFlagCompletionFunc("agent", cobra.FixedCompletions(launch.Reaches, cobra.ShellCompDirectiveNoFileComp))
 }
@@ -179,6 +181,10 @@ func (f *hostFlags) place(ctx context.Context, world *worldFlags, job *launch.Jo
 	if f.connectTimeout < 0 {
 		return fmt.Errorf("--connect-timeout %v is negative", f.connectTimeout)
 	}
+	if f.radix < 1 {
+		return fmt.Errorf("--radix %d: at least one agent has to report to another process", f.radix)
+	}
+	job.Radix = f.radix
 	job.SSH.Mkrun, job.SSH.ConnectTimeout, job.Interfaces = f.remoteMkrun, f.connectTimeout, f.iface
 	if err := job.SSH.Check(); err != nil {
 		return fmt.Errorf("--remote-mkrun: %w", err)

@@ -21,9 +21,10 @@ import (
 )
 
 const (
-	dialLimit  = 30 * time.Second // for reaching the parent
-	leaveLimit = 2 * time.Second  // for saying goodbye
-	lastLines  = 20               // of a rank's stderr, for the message about its failure
+	dialLimit  = 30 * time.Second   // for reaching the parent
+	leaveLimit = 2 * time.Second    // for saying goodbye
+	belowLimit = 3 * leaveLimit / 4 // of that, for those that report here
+	lastLines  = 20                 // of a rank's stderr, for the message about its failure
 )
 
 // Agent is the body of an agent process: it says on stdout that it is there, reads its configuration from stdin,
@@ -47,14 +48,25 @@ func Agent(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer) int {
 	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level})).With("node", cfg.Node)
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	defer stop()
-	// The launcher holds the other end of stdin for as long as it lives.
+	// Whoever started it holds the other end of stdin for as long as it lives.
 	ctx, gone := context.WithCancelCause(ctx)
 	defer gone(nil)
+	parent := make(chan error, 1)
 	go func() {
+		parent <- awaitRelay(stdin, &cfg)
 		_, _ = io.Copy(io.Discard, stdin)
 		gone(fmt.Errorf("the launcher is gone"))
 	}()
 	_ = os.WriteFile("/proc/self/comm", []byte("mkrun-agent"), 0) // only for the eyes of people
+	select {
+	case err := <-parent:
+		if err != nil {
+			log.Error("agent ends", "error", err)
+			return stdio.StatusLauncher
+		}
+	case <-ctx.Done():
+		return stdio.StatusLauncher
+	}
 	a := &agent{cfg: cfg, log: log, incarnation: rand.Uint64() | 1}
 	if err := a.run(ctx, secret); err != nil {
 		log.Error("agent ends", "error", err)
@@ -69,6 +81,7 @@ type agent struct {
 	incarnation uint64
 	link        *session.AgentLink
 	pool        *pool
+	relay       *relay     // nil: nobody reports here
 	crew        *crew      // of the generation that the parent announced last; nil before the first
 	port        *portLease // for the first node's ranks
 	checker     checker
@@ -107,18 +120,27 @@ func (a *agent) run(ctx context.Context, secret session.Secret) error {
 		return err
 	}
 	defer func() { a.port.close() }()
-	if err := a.sendFacts(ctx); err != nil {
+	if err := a.openRelay(ctx, secret); err != nil {
 		return err
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer func() { stop(); a.checker.close(); a.checking.Wait() }()
-	err = a.serve(ctx)
+	if err = a.sendFacts(ctx); err == nil {
+		err = a.serve(ctx)
+	}
 	if a.crew != nil {
 		a.crew.end(err == nil)
 		a.crew.close()
 	}
 	closeCtx, cancelClose := context.WithTimeout(context.WithoutCancel(ctx), leaveLimit)
 	defer cancelClose()
+	if a.relay != nil {
+		below, cancelBelow := context.WithTimeout(closeCtx, belowLimit)
+		defer cancelBelow()
+		if relayErr := a.relay.end(below); err == nil {
+			err = relayErr
+		}
+	}
 	if closeErr := a.link.Close(closeCtx); err == nil {
 		err = closeErr
 	}
@@ -132,6 +154,9 @@ func (a *agent) serve(ctx context.Context) error {
 		case m, ok := <-a.link.Messages():
 			if !ok {
 				return a.link.Err()
+			}
+			if a.relay != nil && !a.relay.Pass(m) {
+				continue
 			}
 			done, err := a.obey(ctx, m)
 			if done || err != nil {
@@ -207,6 +232,8 @@ func (a *agent) obey(ctx context.Context, m *pb.ToAgent) (done bool, err error) 
 			return false, nil
 		}
 		a.crew.stop()
+	case *pb.ToAgent_StartBelow:
+		return false, a.startBelow(ctx, k.StartBelow)
 	case *pb.ToAgent_Shutdown:
 		return true, nil
 	}
@@ -296,6 +323,9 @@ func (a *agent) send(ctx context.Context, m *pb.FromAgent) {
 // sendFacts tells what is known at once; the ranks' start waits for it. The first node has found a port for its ranks.
 func (a *agent) sendFacts(ctx context.Context) error {
 	var facts Facts
+	if a.relay != nil {
+		facts.Relay = a.relay.addresses
+	}
 	if a.cfg.Node == 0 {
 		a.port.close()
 		var err error

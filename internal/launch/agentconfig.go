@@ -20,6 +20,7 @@ type AgentConfig struct {
 	InheritEnv bool     `json:"inherit_env,omitempty"` // ranks start from this host's environment; what they are sent is put over it
 	Parents    []string `json:"parents"`               // host:port of the parent, any of which may work
 	Verbose    bool     `json:"verbose"`
+	Radix      int      `json:"radix,omitempty"` // of the tree in which agents report
 
 	AgentPart                      // of this agent, or
 	Parts     map[string]AgentPart `json:"parts,omitempty"` // of all that are told the same, by the name Slurm has for their node
@@ -75,19 +76,24 @@ func readAgentConfig(r io.Reader) (AgentConfig, session.Secret, error) {
 	if err != nil {
 		return c, secret, fmt.Errorf("reading the job's secret from stdin: %w", err)
 	}
-	var size uint32
-	if err := binary.Read(r, binary.BigEndian, &size); err != nil {
+	if err := readFrame(r, maxAgentConfig, &c); err != nil {
 		return c, secret, fmt.Errorf("reading the agent's configuration: %w", err)
 	}
-	if size > maxAgentConfig {
-		return c, secret, fmt.Errorf("reading the agent's configuration: it has %d bytes; the most is %d", size, maxAgentConfig)
+	return c, secret, c.choosePart()
+}
+
+// readFrame reads JSON behind its length, and nothing after it.
+func readFrame(r io.Reader, most uint32, into any) error {
+	var size uint32
+	if err := binary.Read(r, binary.BigEndian, &size); err != nil {
+		return err
+	}
+	if size > most {
+		return fmt.Errorf("it has %d bytes; the most is %d", size, most)
 	}
 	text := make([]byte, size)
 	if _, err := io.ReadFull(r, text); err != nil {
-		return c, secret, fmt.Errorf("reading the agent's configuration: %w", err)
+		return err
 	}
-	if err := json.Unmarshal(text, &c); err != nil {
-		return c, secret, fmt.Errorf("decoding the agent's configuration: %w", err)
-	}
-	return c, secret, c.choosePart()
+	return json.Unmarshal(text, into)
 }

@@ -34,6 +34,7 @@ type Job struct {
 	Standing   Standing // how agents that stand already are
 	Join       *Joining // how agents come that something else starts
 	OutputDir  string   // on each node, for a file per rank and stream; "": none
+	Radix      int      // how many agents report to the head, and to each agent; session.Radix when 0
 	Interfaces []string // network interfaces to use, by their exact names; none: found out
 
 	Bind           string // of ranks to CPUs; see Binds

@@ -95,13 +95,13 @@ func run(ctx context.Context, job *Job, opts Options, events *eventLog) (*Outcom
 		return nil, err
 	}
 	l := &launcher{job: job, opts: opts, machine: m, secret: session.NewSecret(), gone: make(chan int, job.World.Nodes()),
-		came: make(chan arrival, job.World.Nodes()), events: events}
+		came: make(chan arrival, job.World.Nodes()), events: events, relays: map[int][]string{}, toldAll: map[int]bool{}}
 	if opts.Progress != nil {
 		l.progress = &progress{w: opts.Notices, width: opts.Progress}
 		l.opts.Notices = l.progress
 	}
 	l.head, err = session.NewHead(session.HeadConfig{
-		Job: job.ID, Generation: firstGeneration, Secret: l.secret, Nodes: job.World.Nodes(), Build: version.Get().BuildID(), Log: opts.Log,
+		Job: job.ID, Generation: firstGeneration, Secret: l.secret, Nodes: job.World.Nodes(), Radix: job.Radix, Build: version.Get().BuildID(), Log: opts.Log,
 	})
 	if err != nil {
 		return nil, err
@@ -152,7 +152,10 @@ type launcher struct {
 	gone     chan int        // nodes whose agent process has ended
 	starts   context.CancelFunc
 	by       map[Reach]starter
-	pending  int // nodes that have not arrived
+	parents  []string         // where the head is
+	relays   map[int][]string // where agents are that others report to
+	toldAll  map[int]bool     // of those, by Slurm's common input
+	pending  int              // nodes that have not arrived
 	output   *outputQueue
 	events   *eventLog
 	progress *progress    // nil: Notices is no terminal
@@ -204,6 +207,7 @@ func (l *launcher) arrive(a arrival) []order {
 		return l.machine.fail(l.machine.nodeCause(pb.Cause_LAUNCHER, a.node, a.err.Error()))
 	}
 	l.agents[a.node] = a.agent
+	l.tellRelay(a.node)
 	go func() {
 		<-a.agent.done
 		l.gone <- a.node
@@ -388,7 +392,13 @@ func (l *launcher) take(ev session.HeadEvent) []order {
 		}
 		return orders
 	case *pb.FromAgent_Facts:
-		return m.factsFrom(node, k.Facts.GetJson())
+		orders := m.factsFrom(node, k.Facts.GetJson())
+		if f := m.nodes[node].facts; f != nil {
+			l.relayIs(node, f.Relay)
+		}
+		return orders
+	case *pb.FromAgent_Below:
+		return l.below(node, k.Below)
 	case *pb.FromAgent_RankStarted:
 		m.started(int(k.RankStarted.GetRank()), int(k.RankStarted.GetPid()))
 		m.ranks[k.RankStarted.GetRank()].place = k.RankStarted

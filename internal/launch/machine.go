@@ -69,7 +69,8 @@ type rankState struct {
 
 // Facts is what an agent tells about its node right after its hello.
 type Facts struct {
-	MasterPort int `json:"master_port"` // a free port on the node's address
+	MasterPort int      `json:"master_port"`     // a free port on the node's address
+	Relay      []string `json:"relay,omitempty"` // where agents connect that report to this one
 }
 
 // order is a message to one node's agent, or to all of them (node -1).

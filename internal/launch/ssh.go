@@ -127,13 +127,13 @@ func (s SSH) mkrun() string {
 type sshStarter struct {
 	failures
 	ssh     SSH
-	targets []string // by node
+	targets map[int]string // by node
 	slots   chan struct{}
 	log     io.Writer // for what agents log; may be nil
 	notice  func(node int, text string)
 }
 
-func newSSHStarter(ssh SSH, targets []string, log io.Writer, notice func(int, string)) *sshStarter {
+func newSSHStarter(ssh SSH, targets map[int]string, log io.Writer, notice func(int, string)) *sshStarter {
 	return &sshStarter{ssh: ssh, targets: targets, slots: make(chan struct{}, sshAtOnce), log: log, notice: notice}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -53,7 +54,7 @@ func fakeStarter(t *testing.T, targets ...string) (s *sshStarter, dir string, no
 	t.Setenv("DIR", dir)
 	var mu sync.Mutex
 	notices = new([]string)
-	return newSSHStarter(SSH{Command: []string{path, "-v"}, Options: []string{"-p", "2222"}}, targets, nil, func(_ int, text string) {
+	return newSSHStarter(SSH{Command: []string{path, "-v"}, Options: []string{"-p", "2222"}}, maps.Collect(slices.All(targets)), nil, func(_ int, text string) {
 		mu.Lock()
 		defer mu.Unlock()
 		*notices = append(*notices, text)

@@ -10,27 +10,35 @@ import (
 // startAgents begins to start the agents; what becomes of each is an arrival.
 func (l *launcher) startAgents(ctx context.Context, parents []string) error {
 	ctx, l.starts = context.WithCancel(ctx)
+	l.parents = parents
 	l.agents = make([]*agentProcess, len(l.job.Hosts))
 	if err := l.openWays(ctx); err != nil {
 		return err
 	}
-	l.pending = len(l.job.Hosts)
 	for node, host := range l.job.Hosts {
-		cfg := AgentConfig{
-			Job: l.job.ID, Generation: firstGeneration, Nodes: len(l.job.Hosts),
-			Parents: parents, Verbose: l.opts.Verbose, AgentPart: l.part(node),
+		if l.job.below(node) {
+			continue
 		}
-		cfg.InheritEnv = l.job.Remote()
-		if l.job.spread() {
-			cfg.Interfaces = l.job.Interfaces
-		}
-		by := l.by[host.By]
+		l.pending++
+		by, cfg := l.by[host.By], l.agentConfig(node)
 		go func() {
 			agent, err := by.start(ctx, cfg, l.secret)
 			l.came <- arrival{node, agent, err}
 		}()
 	}
 	return nil
+}
+
+// agentConfig is what one agent is told.
+func (l *launcher) agentConfig(node int) AgentConfig {
+	cfg := AgentConfig{
+		Job: l.job.ID, Generation: firstGeneration, Nodes: len(l.job.Hosts), InheritEnv: l.job.Remote(),
+		Parents: l.parents, Verbose: l.opts.Verbose, Radix: l.job.Radix, AgentPart: l.part(node),
+	}
+	if l.job.spread() {
+		cfg.Interfaces = l.job.Interfaces
+	}
+	return cfg
 }
 
 // part is what one agent is told that differs from the others'.
@@ -52,9 +60,6 @@ func (l *launcher) openWays(ctx context.Context) error {
 	if l.opts.Verbose {
 		log = l.opts.Notices
 	}
-	notice := func(node int, text string) {
-		fmt.Fprintf(l.opts.Notices, "mkrun: %s (node %d): %s\n", job.Hosts[node].Name, node, text)
-	}
 	local := localStarter{log}
 	l.by = map[Reach]starter{"": local, ReachLocal: local}
 	for node, host := range job.Hosts {
@@ -63,11 +68,11 @@ func (l *launcher) openWays(ctx context.Context) error {
 		}
 		switch host.By {
 		case ReachSSH:
-			targets := make([]string, 0, len(job.Hosts))
-			for _, h := range job.Hosts {
-				targets = append(targets, h.Target)
+			targets := map[int]string{}
+			for n, h := range job.Hosts {
+				targets[n] = h.Target
 			}
-			l.by[ReachSSH] = newSSHStarter(job.SSH, targets, log, notice)
+			l.by[ReachSSH] = newSSHStarter(job.SSH, targets, log, l.notice)
 		case ReachSrun:
 			parts := map[string]AgentPart{}
 			for n, h := range job.Hosts {

@@ -76,7 +76,10 @@ func (h *Head) lostBelow(a *agentConn) {
 	h.mu.Lock()
 	var below []*agentConn
 	for _, b := range h.agents {
-		if b != nil && b.via == a && b.expect(nil) {
+		if b == nil || !b.expect(nil) {
+			continue
+		}
+		if _, under := h.cfg.tree.toward(a.node, b.node); under {
 			below = append(below, b)
 		}
 	}

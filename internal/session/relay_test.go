@@ -206,6 +206,13 @@ func TestTreePassesMessages(t *testing.T) {
 // The loss of a leaf is told by its parent; with an agent in the middle go all that report to it, which see it themselves.
 func TestTreeLosesAgents(t *testing.T) {
 	r, list := wood(t)
+	list[2].link.conn.cut()
+	for _, node := range []int{2, 6} { // deep in the tree, the middle first
+		if ev := r.event("loss", isLost); ev.Node != node {
+			t.Errorf("lost %v, want node %d", ev.Lost, node)
+		}
+	}
+	r, list = wood(t)
 	list[6].link.conn.cut()
 	if ev := r.event("loss", isLost); ev.Node != 6 || !strings.Contains(ev.Lost.Reason, "closed it") {
 		t.Errorf("lost %v", ev.Lost)
