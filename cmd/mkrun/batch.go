@@ -52,6 +52,7 @@ func (f *batchFlags) request(ctx context.Context, operatorName string) (request.
 		return request.Request{}, errors.New("--map-by cyclic is for programs of your own: operators number ranks node by node")
 	}
 	return request.Request{
+		GPUs: gpusOf(job), Remote: job.Remote(),
 		Operator: operatorName, World: job.World, DType: f.dtype, Engine: f.launch.run.engine,
 		Iters: f.launch.run.iters, Warmup: f.launch.run.warmup, Seed: f.launch.run.seed, WaitTimeout: waitTimeout,
 	}, nil
@@ -107,6 +108,7 @@ func (f *batchFlags) run(cmd *cobra.Command, runs []*request.Resolved) ([]*repor
 		return nil, err
 	}
 	job.Argv, job.Session = []string{launch.Self, launch.RankCommand}, true
+	takeGPUs(job, runs[0])
 	outcome, err := runJob(cmd, &f.launch, job, tag)
 	if err != nil {
 		return nil, err

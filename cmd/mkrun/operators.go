@@ -124,13 +124,15 @@ func (f *operatorFlags) refuseZero(cmd *cobra.Command) error {
 // addRun adds what says how the operator is run.
 func (f *operatorFlags) addRun(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	fs.IntVar(&f.req.Tile, "tile", 0, "rows and columns of C a worker computes at once (0: as configured)")
-	fs.IntVar(&f.req.Workers[plan.RoleCompute], "compute-workers", 0, "workers that compute, per rank (0: as configured)")
+	fs.IntVar(&f.req.Tile, "tile", 0, "rows and columns of C a worker computes at once; on GPUs columns, 128 or 256 (0: as configured)")
+	fs.IntVar(&f.req.Workers[plan.RoleCompute], "compute-workers", 0, "workers that compute, per rank: goroutines, or CTAs on a GPU (0: as configured)")
 	fs.IntVar(&f.req.Workers[plan.RoleIntra], "intra-workers", 0, "workers that copy inside the node, per rank (0: as configured)")
 	fs.IntVar(&f.req.Workers[plan.RoleSend], "send-workers", 0, "workers that send to other nodes, per rank (0: as configured)")
 	if operator.Sums(f.def.name) {
 		fs.IntVar(&f.req.Workers[plan.RoleReduce], "reduce-workers", 0, "workers that add partial sums, per rank (0: as configured)")
 	}
+	fs.StringVar(&f.req.CUDA.Mover, "mover", "", "who moves bytes between GPUs of a node: sm or ce (copy engine); default: as configured")
+	_ = cmd.RegisterFlagCompletionFunc("mover", cobra.FixedCompletions([]string{"sm", "ce"}, cobra.ShellCompDirectiveNoFileComp))
 	fs.Float64Var(&f.req.Net.BandwidthGBs, "net-bandwidth", 0, "emulated bandwidth between nodes, GB/s per rank and direction (0: not limited)")
 	fs.DurationVar(&f.req.Net.Latency, "net-latency", 0, "emulated latency of each message between nodes, e.g. 50us")
 	fs.BoolVar(&f.req.Net.Reorder, "net-reorder", false, "deliver the pieces of messages between nodes out of order (seeded by --seed)")
@@ -143,6 +145,7 @@ type runFlags struct {
 	check         bool
 	iters, warmup int
 	seed          uint64
+	shareGPUs     bool
 }
 
 func (f *runFlags) add(cmd *cobra.Command) {
@@ -152,11 +155,12 @@ func (f *runFlags) add(cmd *cobra.Command) {
 	fs.IntVar(&f.iters, "iters", 5, "timed calls")
 	fs.IntVar(&f.warmup, "warmup", 1, "calls before the timed ones")
 	fs.Uint64Var(&f.seed, "seed", 1, "of the random data and of the reordering")
+	fs.BoolVar(&f.shareGPUs, "share-gpus", false, "let ranks share a GPU where there are fewer; needs MPS to be fast")
 	_ = cmd.RegisterFlagCompletionFunc("engine", cobra.FixedCompletions([]string{"auto", "cpu", "cuda"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // names of the flags above, which mean nothing to a program of the user's own.
-var runFlagNames = []string{"engine", "check", "iters", "warmup", "seed"}
+var runFlagNames = []string{"engine", "check", "iters", "warmup", "seed", "share-gpus"}
 
 func newLaunchOperator(def operatorDef, f *launchFlags) *cobra.Command {
 	op := &operatorFlags{def: def}
@@ -210,6 +214,7 @@ func (f *launchFlags) launchOperator(cmd *cobra.Command, op *operatorFlags) erro
 	req := op.req
 	req.World, req.Engine, req.Check = job.World, f.run.engine, f.run.check
 	req.Iters, req.Warmup, req.Seed, req.Net.Seed = f.run.iters, f.run.warmup, f.run.seed, f.run.seed
+	req.CUDA.ShareGPUs, req.GPUs, req.Remote = f.run.shareGPUs, gpusOf(job), job.Remote()
 	resolve := req.Resolve
 	if f.dryRun {
 		resolve = req.ResolvePlan // starts nothing, so what this host has does not matter
@@ -222,6 +227,7 @@ func (f *launchFlags) launchOperator(cmd *cobra.Command, op *operatorFlags) erro
 		return err
 	}
 	job.Argv, job.Session = []string{launch.Self, launch.RankCommand}, true
+	takeGPUs(job, resolved)
 	if f.dryRun {
 		if err := dryRun(cmd.Context(), cmd.OutOrStdout(), job); err != nil {
 			return err
@@ -239,6 +245,21 @@ func (f *launchFlags) launchOperator(cmd *cobra.Command, op *operatorFlags) erro
 		}
 	}
 	return f.conclude(cmd, doc, outcome, err)
+}
+
+// gpusOf are the GPUs that the user named for the ranks of the (first) node; nil if none were.
+func gpusOf(job *launch.Job) []string {
+	if gpus := job.HostGPUs(0); gpus != "" {
+		return strings.Split(gpus, ",")
+	}
+	return nil
+}
+
+// takeGPUs gives each rank of a job the GPU that was chosen for it, if the run is for GPUs.
+func takeGPUs(job *launch.Job, r *request.Resolved) {
+	if r.GPUs != nil {
+		job.RankGPUs, job.GPUs, job.GPUIsolate = r.GPUs, "", false
+	}
 }
 
 // announce says what is about to run.

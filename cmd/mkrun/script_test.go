@@ -13,7 +13,13 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/mkrun/mkrun/internal/engine/cuda/cudatest"
 )
+
+// libraries are data planes on host memory, by the variable that names them to scripts: one that works (HOSTLIB), one of
+// another interface version (OLDLIB).
+var libraries = map[string]string{}
 
 // binaryDir holds the mkrun that the scripts run: agents, keepers and ranks are that binary too.
 var binaryDir string
@@ -41,6 +47,16 @@ func testMain(m *testing.M) int {
 		fmt.Fprintf(os.Stderr, "building mkrun: %v\n%s", err, out)
 		return 1
 	}
+	for name, macros := range map[string][]string{"HOSTLIB": nil, "OLDLIB": {"HOSTLIB_VERSION=99"}} {
+		dir := filepath.Join(binaryDir, name)
+		if err = os.Mkdir(dir, 0o755); err == nil {
+			libraries[name], err = cudatest.Build(dir, macros...)
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+	}
 	return m.Run()
 }
 
@@ -50,6 +66,9 @@ func TestScripts(t *testing.T) {
 		Dir: "testdata/script",
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("PATH", binaryDir+string(os.PathListSeparator)+os.Getenv("PATH"))
+			for name, path := range libraries {
+				env.Setenv(name, path)
+			}
 			// Whatever a job leaves behind carries this mark in its environment.
 			env.Setenv("MARK", fmt.Sprintf("%s-%d-%s", "mkrun-script", os.Getpid(), filepath.Base(env.WorkDir)))
 			env.Defer(func() { endMarked(env.Getenv("MARK")) })

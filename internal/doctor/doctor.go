@@ -95,16 +95,14 @@ func look(ctx context.Context, h host) *Report {
 func examine(ctx context.Context, h host) *Report {
 	r := look(ctx, h)
 	r.loopback(h)
-	r.dataPlane(h)
+	r.dataPlane(ctx, h)
 	r.python(ctx, h)
 	for _, f := range r.Findings {
 		r.Status = worse(r.Status, f.Severity)
 	}
 	r.Engines = []Engine{
 		r.engine("cpu", func(f Finding) bool { return f.Severity == Fail }),
-		r.engine("cuda", func(f Finding) bool {
-			return f.Severity == Fail || f.Severity == Warn && (f.Code == "gpu" || f.Code == "data-plane")
-		}),
+		r.engine("cuda", r.blocksCUDA),
 	}
 	return r
 }

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+
+	"github.com/mkrun/mkrun/internal/engine/cuda"
 )
 
 const healthyLimits = `Limit                     Soft Limit           Hard Limit           Units
@@ -73,6 +75,7 @@ func newHost(t *testing.T, files map[string]string) host {
 		root:      root,
 		openGPUs:  func() gpuState { return gpuState{problem: gpuNoLibrary} },
 		dataPlane: func() (string, error) { return "", errors.New("looked in /here and /there") },
+		openPlane: func(string) planeState { return planeState{} },
 		shmSize:   func() (uint64, error) { return 8 * gib, nil },
 		memfd:     func() error { return nil },
 		loopback:  func(string) error { return nil },
@@ -182,6 +185,17 @@ func TestFindings(t *testing.T) {
 		{name: "no data plane", code: "data-plane", severity: Warn, text: "looked in /here and /there", action: "make cuda"},
 		{name: "data plane", change: func(h *host) { h.dataPlane = func() (string, error) { return "/x/libmkernel.so", nil } }, code: "data-plane", severity: OK, text: "/x/libmkernel.so"},
 
+		{name: "data plane of another version", change: plane(planeState{unusable: errors.New("has version 99")}), code: "data-plane", severity: Warn, text: "has version 99", action: "make build cuda"},
+		{name: "GPUs for the data plane", change: plane(planeState{devices: []cuda.Device{hopper(0), hopper(1)}}), code: "cuda-gpus", severity: OK, text: "2 GPUs for --engine cuda, with 132 SMs"},
+		{name: "a GPU that does not fit", change: plane(planeState{devices: []cuda.Device{hopper(0), {Ordinal: 1, Name: "B200", Major: 10, Cooperative: true}}}), code: "cuda-gpus", severity: Warn,
+			text: "GPU 1 (B200) has compute capability 10.0", action: "--gpus"},
+		{name: "no peer access", change: plane(planeState{devices: []cuda.Device{hopper(0), hopper(1)}, apart: []string{"0 and 1"}}), code: "cuda-gpus", severity: Warn,
+			text: "no peer access between GPUs 0 and 1", action: "mkrun topo"},
+		{name: "old driver", change: func(h *host) {
+			plane(planeState{noGPUs: errors.New("too old")})(h)
+			h.openGPUs = func() gpuState { return gpuState{devices: []GPU{{Name: "H200", Capability: "9.0", ECC: true}}} }
+		}, code: "cuda-gpus", severity: Warn, text: "cannot use the GPUs: too old", action: "update the driver"},
+
 		{name: "no RDMA", code: "nic-rdma", severity: OK, text: "over TCP"},
 		{name: "RDMA", files: mlx, code: "nic-rdma", severity: OK, text: "mlx5_0 (400 Gb/sec (4X NDR))"},
 		{name: "RDMA port down", files: with(mlx, map[string]string{"sys/class/infiniband/mlx5_0/ports/1/state": "1: DOWN\n"}), code: "nic-rdma-down", severity: Warn, text: "mlx5_0 (down)", action: "cables"},
@@ -231,6 +245,18 @@ func TestFindings(t *testing.T) {
 	}
 }
 
+// plane is a change of a host: its data plane says this.
+func plane(s planeState) func(*host) {
+	return func(h *host) {
+		h.dataPlane = func() (string, error) { return "/x/libmkernel.so", nil }
+		h.openPlane = func(string) planeState { return s }
+	}
+}
+
+func hopper(i int) cuda.Device {
+	return cuda.Device{Ordinal: i, Name: "NVIDIA H200", Major: 9, SMs: 132, Cooperative: true}
+}
+
 func TestExitAndEngines(t *testing.T) {
 	ready := func(h *host) {
 		h.openGPUs = func() gpuState { return gpuState{devices: []GPU{{Name: "H200", Capability: "9.0", ECC: true}}} }
@@ -248,6 +274,10 @@ func TestExitAndEngines(t *testing.T) {
 		{"GPU machine without the library", func(h *host) {
 			ready(h)
 			h.dataPlane = func() (string, error) { return "", errors.New("none") }
+		}, 0, true, false, Warn},
+		{"GPU machine with another version of the library", func(h *host) {
+			ready(h)
+			h.openPlane = func(string) planeState { return planeState{unusable: errors.New("version")} }
 		}, 0, true, false, Warn},
 		{"small /dev/shm stops no engine", func(h *host) { ready(h); h.shmSize = func() (uint64, error) { return 1, nil } }, 0, true, true, Warn},
 		{"no shared memory", func(h *host) { ready(h); h.memfd = func() error { return errors.New("no") } }, 1, false, false, Fail},

@@ -165,12 +165,3 @@ func loaderPath() string {
 	}
 	return standard
 }
-
-func (r *Report) dataPlane(h host) {
-	path, err := h.dataPlane()
-	if err != nil {
-		r.bad("data-plane", Warn, "nothing, for the CPU engine; for --engine cuda build it with `make cuda`", "no CUDA data plane: %v", err)
-		return
-	}
-	r.ok("data-plane", "CUDA data plane %s", path)
-}

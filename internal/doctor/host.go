@@ -20,6 +20,7 @@ type host struct {
 	root      string // in front of /proc, /sys and /dev/infiniband
 	openGPUs  func() gpuState
 	dataPlane func() (string, error)
+	openPlane func(path string) planeState
 	shmSize   func() (bytes uint64, err error)
 	memfd     func() error
 	loopback  func(ip string) error
@@ -31,6 +32,7 @@ func thisHost() host {
 		root:      "/",
 		openGPUs:  openNVML,
 		dataPlane: dataplane.Find,
+		openPlane: openDataPlane,
 		shmSize: func() (uint64, error) {
 			var st unix.Statfs_t
 			if err := unix.Statfs("/dev/shm", &st); err != nil {

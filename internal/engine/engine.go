@@ -20,14 +20,29 @@ type Net struct {
 	Seed         uint64        `json:"seed"`          // of the reordering
 }
 
+// CUDA is what only the CUDA engine is told. What is 0 or "" the data plane chooses by shape; all ranks are told the same.
+// Of Config, Workers[compute] are the CTAs that a kernel has in all, Workers[intra] those of them that also push (mover
+// sm), and Tile, 128 or 256, the columns of a tile, whose rows are 128.
+type CUDA struct {
+	Mover       string `json:"mover,omitempty"`        // who moves bytes inside a node: sm or ce
+	Cluster     int    `json:"cluster,omitempty"`      // CTAs that load operands for each other: 1 or 2
+	RasterGroup int    `json:"raster_group,omitempty"` // tiles of M that are walked together
+	PushGroup   int    `json:"push_group,omitempty"`   // sm: blocks of rows that are announced together
+	RowBlock    int    `json:"row_block,omitempty"`    // ce: rows of a copy, 128 times a power of two
+	KBlock      int    `json:"k_block,omitempty"`      // ce: columns of a copy, 64 times a power of two
+	SplitK      int    `json:"split_k,omitempty"`      // parts of K that different CTAs take; with tiles of 128 columns
+	ShareGPUs   bool   `json:"share_gpus,omitempty"`   // ranks may share a GPU
+}
+
 // Config is everything an engine is told when a rank opens it.
 type Config struct {
 	Rank        int
 	Plan        *plan.Plan // already verified
 	Shape       plan.Shape
 	DType       DType
-	Workers     [plan.NumRoles]int // >= 1 each: goroutines (CPU) or CTAs (CUDA) that start in each role
+	Workers     [plan.NumRoles]int // that start in each role: goroutines, >= 1 each (CPU), or CTAs, 0 = the engine's choice (CUDA)
 	Tile        int                // rows and columns of the square a compute worker finishes at once; 0 = the engine's default
+	CUDA        CUDA               // for the CUDA engine only
 	Net         Net
 	ListenAddr  string        // IP address (no port) where this rank takes connections of other nodes; "" = 127.0.0.1
 	WaitTimeout time.Duration // bound of every single wait for a flag or a peer
@@ -89,12 +104,27 @@ type Instance interface {
 	Close() error
 }
 
+// Queuer is an instance on a device that runs behind the host: it can time calls that follow one another there, as
+// an application's do.
+type Queuer interface {
+	// Queue runs the plan a number of times, as Sync and Run in turns would, but waits for the device at the end only.
+	Queue(ctx context.Context, calls int) ([]Stats, error)
+}
+
+// Chooser is an instance that fills in settings that were left to it.
+type Chooser interface {
+	// Settings are those in use, by their names in results.
+	Settings() map[string]any
+}
+
 // Stats is what one Run did on one rank.
 type Stats struct {
-	Time       time.Duration
-	IntraBytes int64 // written by this rank to ranks of its node
-	InterBytes int64 // written by this rank to ranks of other nodes
-	Waited     [plan.NumRoles]time.Duration
+	Time       time.Duration                // from the end of Sync to the end of the call: by the device's clock, where there is one
+	IntraBytes int64                        // written by this rank to ranks of its node
+	InterBytes int64                        // written by this rank to ranks of other nodes
+	Waited     [plan.NumRoles]time.Duration // for flags, by a worker of each role: the mean over those that have it
+	Host       time.Duration                // of the caller's thread, where a device does the work
+	Launches   int                          // kernels and copies that the caller's thread started for it, where a device does
 }
 
 // WaitError is a wait that was not satisfied in time: what was waited for, what was seen, and who owes it.
@@ -118,11 +148,14 @@ func (e *WaitError) Error() string {
 // tell: whoever looks for the cause of a failure should prefer its report to this one.
 type PeerError struct {
 	Rank int // who saw it
-	Peer int // who is gone
+	Peer int // who is gone; -1: some rank, which says so itself
 	Err  error
 }
 
 func (e *PeerError) Error() string {
+	if e.Peer < 0 {
+		return fmt.Sprintf("rank %d was stopped by another: %v", e.Rank, e.Err)
+	}
 	return fmt.Sprintf("rank %d lost its connection to rank %d: %v", e.Rank, e.Peer, e.Err)
 }
 

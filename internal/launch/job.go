@@ -37,10 +37,11 @@ type Job struct {
 	Radix      int      // how many agents report to the head, and to each agent; session.Radix when 0
 	Interfaces []string // network interfaces to use, by their exact names; none: found out
 
-	Bind           string // of ranks to CPUs; see Binds
-	GPUs           string // that ranks may use on every node, as in CUDA_VISIBLE_DEVICES; "": all, or the host's Devices
-	GPUIsolate     bool   // each rank sees one GPU
-	ReportBindings bool   // say where ranks were put
+	Bind           string   // of ranks to CPUs; see Binds
+	GPUs           string   // that ranks may use on every node, as in CUDA_VISIBLE_DEVICES; "": all, or the host's Devices
+	GPUIsolate     bool     // each rank sees one GPU
+	RankGPUs       []string // the GPU that each rank was given already, by World's numbers, instead of the two before; nil: none
+	ReportBindings bool     // say where ranks were put
 
 	Preflight   bool // nodes are checked before any rank is started
 	ConnectOnly bool // with Preflight: and no rank is started
@@ -106,8 +107,16 @@ func (j *Job) AgentStart(node int) (command []string, otherwise string) {
 	return nil, "a child of this process, for " + j.Hosts[node].Name
 }
 
-// gpus are what the ranks of a node may use, as in CUDA_VISIBLE_DEVICES, if somebody said so.
-func (j *Job) gpus(node int) string {
+// nodeGPUs are what the agent of a node finds GPUs for its ranks among; "" where each rank has one already.
+func (j *Job) nodeGPUs(node int) string {
+	if j.RankGPUs != nil {
+		return ""
+	}
+	return j.HostGPUs(node)
+}
+
+// HostGPUs are what the ranks of a node may use, as in CUDA_VISIBLE_DEVICES, if somebody said so.
+func (j *Job) HostGPUs(node int) string {
 	if j.GPUs != "" {
 		return j.GPUs
 	}

@@ -168,7 +168,7 @@ func (m *machine) startOrders() []order {
 			AbortGraceMs: m.job.AbortGrace.Milliseconds(),
 			GraceMs:      m.job.Grace.Milliseconds(),
 		}
-		start.Bind, start.Gpus, start.GpuIsolate, start.ReportBindings = m.job.Bind, m.job.gpus(node), m.job.GPUIsolate, m.job.ReportBindings
+		start.Bind, start.Gpus, start.GpuIsolate, start.ReportBindings = m.job.Bind, m.job.nodeGPUs(node), m.job.GPUIsolate, m.job.ReportBindings
 		if m.job.PMI {
 			start.PmiMapping = m.job.pmiMapping()
 		}

@@ -35,6 +35,7 @@ func Merge(spec RunSpec, p *plan.Plan, net string, results []RankResult) (*repor
 	if spec.Check {
 		d.Check = &report.Check{}
 	}
+	d.Settings = byRank[0].Settings
 	slowest := make([]int64, spec.Iters)
 	for i, r := range byRank {
 		if r.Rank != i {
@@ -83,6 +84,13 @@ func rankRow(spec RunSpec, r RankResult) report.Rank {
 	row := report.Rank{Rank: r.Rank, Node: node, LocalRank: local, Status: string(r.Status), IntraBytes: r.IntraBytes, InterBytes: r.InterBytes}
 	if r.Checked {
 		row.RelError = &r.RelError
+	}
+	row.HostUS, row.Launches = float64(r.HostNS)/1e3, r.Launches
+	row.WaitedMS = map[string]float64{}
+	for role, ns := range r.WaitedNS {
+		if ns > 0 {
+			row.WaitedMS[plan.Role(role).String()] = float64(ns) / 1e6
+		}
 	}
 	median := quantile(slices.Sorted(slices.Values(r.TimesNS)), 0.5)
 	row.TimeMS = median / 1e6

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/mkrun/mkrun/internal/engine"
 	"github.com/mkrun/mkrun/internal/plan"
@@ -36,8 +35,14 @@ type RankResult struct {
 	// Of one call, written by this rank to others.
 	IntraBytes int64 `json:"intra_bytes"`
 	InterBytes int64 `json:"inter_bytes"`
-	// WaitedNS is the mean time per timed call that the workers of a role waited for flags, summed over the role.
+	// WaitedNS is the mean time per timed call that a worker of a role waited for flags.
 	WaitedNS [plan.NumRoles]int64 `json:"waited_ns"`
+	// HostNS is the mean time per timed call of the thread that starts it, Launches the kernels and copies that it
+	// starts; 0 where no device does the work.
+	HostNS   int64 `json:"host_ns,omitempty"`
+	Launches int   `json:"launches,omitempty"`
+	// Settings are those that the engine used, where it says so.
+	Settings map[string]any `json:"settings,omitempty"`
 
 	Checked        bool    `json:"checked"` // the output was compared with the reference
 	RelError       float64 `json:"rel_error"`
@@ -106,7 +111,7 @@ func run(ctx context.Context, eng engine.Engine, spec RunSpec, at Rank, result *
 		return fmt.Errorf("waiting for all ranks to start: %w", err)
 	}
 	in, err := eng.Open(ctx, engine.Config{
-		Rank: at.Rank, Plan: p, Shape: spec.Shape, DType: spec.DType, Workers: spec.Workers, Tile: spec.Tile, Net: spec.Net,
+		Rank: at.Rank, Plan: p, Shape: spec.Shape, DType: spec.DType, Workers: spec.Workers, Tile: spec.Tile, CUDA: spec.CUDA, Net: spec.Net,
 		ListenAddr: at.ListenAddr, WaitTimeout: spec.WaitTimeout, Bootstrap: at.Bootstrap,
 	})
 	if err != nil {
@@ -114,6 +119,9 @@ func run(ctx context.Context, eng engine.Engine, spec RunSpec, at Rank, result *
 	}
 	defer func() { err = errors.Join(err, in.Close()) }()
 
+	if chooser, ok := in.(engine.Chooser); ok {
+		result.Settings = chooser.Settings()
+	}
 	s := session{spec: spec, rank: at.Rank, boot: at.Bootstrap, kind: k, instance: in, result: result}
 	if err := s.calls(ctx); err != nil {
 		return err
@@ -139,6 +147,30 @@ func (s *session) calls(ctx context.Context) error {
 	if !s.spec.Check {
 		s.inputs = [generations][][]uint16{} // what is loaded stays
 	}
+	queuer, queued := s.instance.(engine.Queuer)
+	if s.spec.Check || !queued {
+		if err := s.lookedAt(ctx, hashes, !queued); err != nil {
+			return err
+		}
+	}
+	if queued {
+		if err := s.queued(ctx, queuer, hashes[generations-1]); err != nil {
+			return err
+		}
+	}
+	for role := range s.result.WaitedNS {
+		s.result.WaitedNS[role] /= int64(s.spec.Iters)
+	}
+	s.result.HostNS /= int64(s.spec.Iters)
+	if s.result.Status = Pass; s.result.Reason != "" {
+		s.result.Status = Fail
+	}
+	return nil
+}
+
+// lookedAt runs the timed calls one by one: with a check, the output of each is looked at, else that of the last. Their
+// times count if timed is set.
+func (s *session) lookedAt(ctx context.Context, hashes [generations]string, timed bool) error {
 	for range s.spec.Warmup {
 		if _, _, err := s.call(ctx, false); err != nil {
 			return err
@@ -158,29 +190,65 @@ func (s *session) calls(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		s.result.TimesNS = append(s.result.TimesNS, stats.Time.Nanoseconds())
-		s.result.IntraBytes, s.result.InterBytes = stats.IntraBytes, stats.InterBytes
-		for role, waited := range stats.Waited {
-			s.result.WaitedNS[role] += waited.Nanoseconds()
+		if timed {
+			s.count(stats)
 		}
-		if !look {
-			continue
+		if look {
+			s.compare(out, g, hashes[g], i)
 		}
-		sum := hash(out)
-		if g == generations-1 {
-			s.result.OutputHash = sum
-		}
-		if sum != hashes[g] {
-			s.fail(fmt.Sprintf("timed call %d gave other bits than the first call on the same data", i+1))
-		}
-	}
-	for role := range s.result.WaitedNS {
-		s.result.WaitedNS[role] /= int64(s.spec.Iters)
-	}
-	if s.result.Status = Pass; s.result.Reason != "" {
-		s.result.Status = Fail
 	}
 	return nil
+}
+
+// queued times the calls where they follow one another on the device; the output of the last is looked at.
+func (s *session) queued(ctx context.Context, q engine.Queuer, want string) error {
+	if s.spec.Check {
+		if err := s.load(generations - 1); err != nil { // lookedAt may have ended with others
+			return err
+		}
+	}
+	if err := s.instance.Poison(s.kind.output); err != nil {
+		return err
+	}
+	// Loading takes the ranks different times.
+	if err := s.boot.Barrier(ctx); err != nil {
+		return fmt.Errorf("waiting for all ranks before the timed calls: %w", err)
+	}
+	all, err := q.Queue(ctx, s.spec.Warmup+s.spec.Iters)
+	if err != nil {
+		return err
+	}
+	for _, stats := range all[s.spec.Warmup:] {
+		s.count(stats)
+	}
+	out, err := s.instance.Output(s.kind.output)
+	if err != nil {
+		return err
+	}
+	s.compare(out, generations-1, want, s.spec.Iters-1)
+	return nil
+}
+
+// count adds a timed call to the result.
+func (s *session) count(stats engine.Stats) {
+	s.result.TimesNS = append(s.result.TimesNS, stats.Time.Nanoseconds())
+	s.result.IntraBytes, s.result.InterBytes = stats.IntraBytes, stats.InterBytes
+	for role, waited := range stats.Waited {
+		s.result.WaitedNS[role] += waited.Nanoseconds()
+	}
+	s.result.HostNS += stats.Host.Nanoseconds()
+	s.result.Launches = stats.Launches
+}
+
+// compare holds the output of a timed call against that of the checked call on the same data.
+func (s *session) compare(out []uint16, generation int, want string, call int) {
+	sum := hash(out)
+	if generation == generations-1 {
+		s.result.OutputHash = sum
+	}
+	if sum != want {
+		s.fail(fmt.Sprintf("timed call %d gave other bits than the first call on the same data", call+1))
+	}
 }
 
 // checkedCall makes the data of a generation, runs the operator on it once, and compares the output with the reference.
@@ -238,7 +306,7 @@ func (s *session) load(generation int) error {
 }
 
 // call lines the ranks up and runs the operator once. With look, the output is filled with NaN before
-// and returned; stats.Time is what the caller sees of the call.
+// and returned.
 func (s *session) call(ctx context.Context, look bool) (out []uint16, stats engine.Stats, err error) {
 	if look {
 		if err := s.instance.Poison(s.kind.output); err != nil {
@@ -248,11 +316,9 @@ func (s *session) call(ctx context.Context, look bool) (out []uint16, stats engi
 	if err := s.instance.Sync(ctx); err != nil {
 		return nil, stats, err
 	}
-	start := time.Now()
 	if stats, err = s.instance.Run(ctx); err != nil {
 		return nil, stats, err
 	}
-	stats.Time = time.Since(start)
 	if look {
 		out, err = s.instance.Output(s.kind.output)
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/mkrun/mkrun/internal/engine"
+	"github.com/mkrun/mkrun/internal/engine/cuda"
 	"github.com/mkrun/mkrun/internal/plan"
 )
 
@@ -21,6 +22,7 @@ import (
 // plan from it. (That all ranks have the same plan is checked when their engines open.)
 type RunSpec struct {
 	Operator string       `json:"operator"`
+	Engine   string       `json:"engine"` // "cpu" or "cuda"
 	Shape    plan.Shape   `json:"shape"`
 	DType    engine.DType `json:"dtype"`
 	World    plan.World   `json:"world"`
@@ -28,8 +30,10 @@ type RunSpec struct {
 	// Algorithm is one of the operator's, where it has several; else "".
 	Algorithm string             `json:"algorithm,omitempty"`
 	Partials  plan.Elem          `json:"partials"` // type in which partial sums travel, where there are any
-	Workers   [plan.NumRoles]int `json:"workers"`  // per role, >= 1 each
+	Workers   [plan.NumRoles]int `json:"workers"`  // per role; >= 1 each on the CPU engine, 0 elsewhere is the engine's choice
 	Tile      int                `json:"tile"`     // 0: the engine's default
+	CUDA      engine.CUDA        `json:"cuda,omitzero"`
+	Library   string             `json:"library,omitempty"` // file of the CUDA data plane; "": the one that each rank finds
 	Net       engine.Net         `json:"net"`
 
 	Check  bool   `json:"check"`
@@ -124,11 +128,36 @@ func (s RunSpec) Validate() error {
 		if n > maxWorkers {
 			return fmt.Errorf("%d workers in role %v; at most %d help", n, plan.Role(role), maxWorkers)
 		}
-		if n < 1 {
+		if n < 0 || n < 1 && s.Engine == EngineCPU {
 			return fmt.Errorf("%d workers in role %v; each role needs at least one", n, plan.Role(role))
 		}
 	}
-	return nil
+	return s.validateEngine()
+}
+
+// The engines.
+const (
+	EngineCPU  = "cpu"
+	EngineCUDA = "cuda"
+)
+
+func (s RunSpec) validateEngine() error {
+	switch s.Engine {
+	case EngineCPU:
+		if s.CUDA != (engine.CUDA{}) {
+			return errors.New("settings of the CUDA engine mean nothing to the CPU engine")
+		}
+		return nil
+	case EngineCUDA:
+		if err := cuda.Supports(s.Operator); err != nil {
+			return err
+		}
+		if s.Net.Reorder {
+			return errors.New("the CUDA engine's emulated network does not reorder messages")
+		}
+		return cuda.CheckSettings(s.CUDA, s.Tile)
+	}
+	return fmt.Errorf("there is no engine %q", s.Engine)
 }
 
 // overflows reports whether rows*cols fp32 elements and some slack exceed 62 bits.

@@ -60,7 +60,7 @@ func decode(data []byte) trial {
 	v := variants[at(atOperator, len(variants))]
 	tr := trial{mapped: flag(2), loose: flag(4)}
 	tr.spec = RunSpec{
-		Operator: v.operator, Algorithm: v.algorithm,
+		Operator: v.operator, Engine: EngineCPU, Algorithm: v.algorithm,
 		Shape:  plan.Shape{M: int64(1 + at(atM, 131)), N: int64(1 + at(atN, 131)), K: int64(8 * (1 + at(atK, 70)))},
 		Chunks: 1 + at(atChunks, 5), Tile: []int{0, 1, 7, 16, 24, 64, 65, 200}[at(atTile, 8)],
 		Net:   engine.Net{Reorder: flag(3), Seed: uint64(b[atSeed])},

@@ -41,9 +41,11 @@ type Document struct {
 	Bytes     *Bytes      `json:"bytes"`
 	Plan      *Plan       `json:"plan"`
 	Config    *Config     `json:"config"`
-	Digest    string      `json:"digest"` // of the result: "sha256:" of all ranks' output; the same bits give the same digest
-	Ranks     []Rank      `json:"ranks"`
-	Failure   *Failure    `json:"error,omitempty"`
+	// Settings are those that the engine used, where it says so: mover, tiles, CTAs.
+	Settings map[string]any `json:"settings"`
+	Digest   string         `json:"digest"` // of the result: "sha256:" of all ranks' output; the same bits give the same digest
+	Ranks    []Rank         `json:"ranks"`
+	Failure  *Failure       `json:"error,omitempty"`
 }
 
 // World is the job's size. PPN is a number where all nodes have the same, else a list.
@@ -122,7 +124,12 @@ type Rank struct {
 	RelError  *float64 `json:"rel_error"`
 	Status    string   `json:"status"`
 
-	GFlops     float64 `json:"gflops,omitempty"`
+	GFlops float64 `json:"gflops,omitempty"`
+	// WaitedMS is how long a worker of each role waited for flags, per timed call.
+	WaitedMS map[string]float64 `json:"waited_ms,omitempty"`
+	// HostUS is the time of the thread that starts a call, Launches the kernels and copies that it starts; on a GPU.
+	HostUS     float64 `json:"host_us,omitempty"`
+	Launches   int     `json:"launches,omitempty"`
 	IntraBytes int64   `json:"intra_bytes"` // written by this rank in one call
 	InterBytes int64   `json:"inter_bytes"`
 

@@ -19,13 +19,32 @@ func TestEveryKeyIsThere(t *testing.T) {
 	if err := json.Unmarshal(b.Bytes(), &doc); err != nil {
 		t.Fatal(err)
 	}
-	for _, key := range strings.Fields("schema status operator algorithm shape dtype world engine net seed start_ms check time_ms bytes plan config digest ranks") {
+	for _, key := range strings.Fields("schema status operator algorithm shape dtype world engine net seed start_ms check time_ms bytes plan config settings digest ranks") {
 		if _, ok := doc[key]; !ok {
 			t.Errorf("key %q is missing", key)
 		}
 	}
 	if _, ok := doc["error"]; ok {
 		t.Error("a job that did not fail has an error")
+	}
+}
+
+func TestTableSaysHowAGPURan(t *testing.T) {
+	d := Document{
+		Operator: "ag_gemm", Shape: &plan.Shape{M: 4, N: 5, K: 8}, Engine: "cuda", World: World{Nodes: 1, PPN: PPN{2}, Size: 2},
+		Settings: map[string]any{"mover": "ce", "tile": 256, "ctas": 132},
+		Ranks: []Rank{
+			{HostUS: 31.4, Launches: 12, WaitedMS: map[string]float64{"compute": 0.5, "intra": 0.1}},
+			{HostUS: 30, Launches: 12, WaitedMS: map[string]float64{"compute": 0.25}},
+		},
+	}
+	var b strings.Builder
+	if err := d.WriteTable(&b); err != nil {
+		t.Fatal(err)
+	}
+	const want = "mover ce, tiles 128 x 256, 132 CTAs; of the host 31 us a call for 12 kernels and copies; compute waited 0.500 ms; intra waited 0.100 ms\n"
+	if !strings.Contains(b.String(), want) {
+		t.Errorf("the table\n%s\ndoes not have\n%s", b.String(), want)
 	}
 }
 

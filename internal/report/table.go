@@ -3,6 +3,8 @@ package report
 import (
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"text/tabwriter"
 )
@@ -48,6 +50,9 @@ func (d *Document) WriteTable(w io.Writer) error {
 		fmt.Fprintf(&b, "\ntime of a call (slowest rank): median %.3f ms, 95%% within %.3f ms, longest %.3f ms\n",
 			d.TimeMS.Median, d.TimeMS.P95, d.TimeMS.Max)
 	}
+	if line := d.deviceLine(); line != "" {
+		fmt.Fprintln(&b, line)
+	}
 	if d.Bytes != nil && d.Bytes.InterRatio != nil {
 		fmt.Fprintf(&b, "between nodes: %s, %.2f times the least possible\n", Size(d.Bytes.Inter), *d.Bytes.InterRatio)
 	}
@@ -58,6 +63,31 @@ func (d *Document) WriteTable(w io.Writer) error {
 		return fmt.Errorf("writing the result: %w", err)
 	}
 	return nil
+}
+
+// deviceLine says, of a run on GPUs, with which settings it ran, what a call costs the host, and how long roles waited; of
+// ranks that differ, the slowest. "" for others.
+func (d *Document) deviceLine() string {
+	if d.Settings == nil {
+		return ""
+	}
+	var host float64
+	launches := 0
+	waited := map[string]float64{}
+	for _, r := range d.Ranks {
+		host, launches = max(host, r.HostUS), max(launches, r.Launches)
+		for role, ms := range r.WaitedMS {
+			waited[role] = max(waited[role], ms)
+		}
+	}
+	line := fmt.Sprintf("mover %v, tiles 128 x %v, %v CTAs; of the host %.0f us a call", d.Settings["mover"], d.Settings["tile"], d.Settings["ctas"], host)
+	if launches > 0 {
+		line += fmt.Sprintf(" for %d kernels and copies", launches)
+	}
+	for _, role := range slices.Sorted(maps.Keys(waited)) {
+		line += fmt.Sprintf("; %s waited %.3f ms", role, waited[role])
+	}
+	return line
 }
 
 // ran is a status for people: what was not checked has not passed.

@@ -3,10 +3,10 @@ package request
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/mkrun/mkrun/internal/engine"
-	"github.com/mkrun/mkrun/internal/engine/cpu"
 	"github.com/mkrun/mkrun/internal/launch"
 	"github.com/mkrun/mkrun/internal/operator"
 	"github.com/mkrun/mkrun/internal/report"
@@ -18,7 +18,14 @@ func executeAll(ctx context.Context, run []byte, at launch.Place, boot engine.Bo
 	if err != nil {
 		return nil, err
 	}
-	results, err := operator.RunAll(ctx, cpu.New(), specs, operator.Rank{Rank: at.Rank, ListenAddr: at.Address, Bootstrap: boot})
+	if len(specs) == 0 {
+		return nil, errors.New("there is nothing to run")
+	}
+	eng, err := engineOf(specs[0])
+	if err != nil {
+		return nil, err
+	}
+	results, err := operator.RunAll(ctx, eng, specs, operator.Rank{Rank: at.Rank, ListenAddr: at.Address, Bootstrap: boot})
 	if err != nil {
 		return nil, err
 	}

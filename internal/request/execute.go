@@ -7,6 +7,7 @@ import (
 
 	"github.com/mkrun/mkrun/internal/engine"
 	"github.com/mkrun/mkrun/internal/engine/cpu"
+	"github.com/mkrun/mkrun/internal/engine/cuda"
 	"github.com/mkrun/mkrun/internal/launch"
 	"github.com/mkrun/mkrun/internal/operator"
 	"github.com/mkrun/mkrun/internal/report"
@@ -21,7 +22,11 @@ func Execute(ctx context.Context, run []byte, at launch.Place, boot engine.Boots
 	if err != nil {
 		return nil, err
 	}
-	result, err := operator.Run(ctx, cpu.New(), spec, operator.Rank{Rank: at.Rank, ListenAddr: at.Address, Bootstrap: boot})
+	eng, err := engineOf(spec)
+	if err != nil {
+		return nil, err
+	}
+	result, err := operator.Run(ctx, eng, spec, operator.Rank{Rank: at.Rank, ListenAddr: at.Address, Bootstrap: boot})
 	if err != nil {
 		return nil, err
 	}
@@ -30,6 +35,14 @@ func Execute(ctx context.Context, run []byte, at launch.Place, boot engine.Boots
 		return nil, fmt.Errorf("encoding the result: %w", err)
 	}
 	return encoded, nil
+}
+
+// engineOf opens the engine that a run is for.
+func engineOf(spec operator.RunSpec) (engine.Engine, error) {
+	if spec.Engine == operator.EngineCUDA {
+		return cuda.New(spec.Library)
+	}
+	return cpu.New(), nil
 }
 
 // Document merges what the ranks reported into the job's result.

@@ -24,7 +24,10 @@ type Request struct {
 	Layer    string // name of a layer in the catalogue, instead of N and K
 	Tokens   int64  // M of that layer; 0: not given
 	DType    string
-	Engine   string // auto, cpu or cuda
+	Engine   string   // auto, cpu or cuda
+	Remote   bool     // the ranks run on another host
+	GPUs     []string // that ranks take, in order: numbers, UUIDs; nil: all
+	CUDA     engine.CUDA
 	Config   string // file with settings, instead of the built-in ones
 	Bare     bool   // nothing is configured: what is not given is the engine's own choice
 
@@ -47,12 +50,15 @@ type Request struct {
 type Resolved struct {
 	Run       operator.RunSpec
 	Plan      *plan.Plan // verified
-	Engine    string     // "cpu"
+	Engine    string     // "cpu" or "cuda"
 	EngineWhy string
-	Net       string // what carries bytes between nodes
-	Source    string // where the settings came from
-	SourceWhy string // why those: that they match, or by how far they do not
-	Layer     string // what the layer is, with its source; "" if sizes were given
+	GPUs      []string // what CUDA_VISIBLE_DEVICES is for each rank; nil on the CPU engine
+	Net       string   // what carries bytes between nodes
+	Source    string   // where the settings came from
+	SourceWhy string   // why those: that they match, or by how far they do not
+	Layer     string   // what the layer is, with its source; "" if sizes were given
+
+	chosen chosen
 }
 
 // maxLaunched bounds the ranks of an operator that is launched: its plan is made and verified by the launcher and
@@ -79,7 +85,17 @@ func (r Request) Resolve() (*Resolved, error) {
 	for i := range ranks {
 		ranks[i] = i
 	}
-	if err := operator.CheckMemory(cpu.New(), out.Run, out.Plan, ranks); err != nil {
+	var host engine.Engine = cpu.New()
+	if out.Engine == operator.EngineCUDA {
+		if err := out.chosen.checkDeviceMemory(out.Run, out.Plan); err != nil {
+			return nil, err
+		}
+		host = hostOfCUDA{}
+	}
+	if r.Remote {
+		return out, nil
+	}
+	if err := operator.CheckMemory(host, out.Run, out.Plan, ranks); err != nil {
 		return nil, err
 	}
 	return out, nil
@@ -123,13 +139,17 @@ func (r Request) ResolvePlan() (*Resolved, error) {
 	}
 	var out Resolved
 	var err error
-	if out.Engine, out.EngineWhy, err = ChooseEngine(r.Engine); err != nil {
+	if out.chosen, err = r.choose(); err != nil {
 		return nil, err
 	}
+	out.Engine, out.EngineWhy, out.GPUs = out.chosen.name, out.chosen.why, out.chosen.visible()
 	out.Net = "none"
 	fabric := ""
 	if r.World.Nodes() > 1 {
 		out.Net, fabric = "tcp", "tcp"
+		if out.Engine == operator.EngineCUDA {
+			out.Net, fabric = "emu", "emu"
+		}
 	}
 	q, layer, err := r.Query(out.Engine, fabric)
 	if err != nil {
@@ -145,23 +165,30 @@ func (r Request) ResolvePlan() (*Resolved, error) {
 	if err != nil {
 		return nil, err
 	}
+	if out.Engine == operator.EngineCUDA {
+		if err := fixedInCUDA(choice.Settings); err != nil {
+			return nil, fmt.Errorf("%s: %w", choice.Source, err)
+		}
+	}
 	var use settings
 	algorithm, err := r.algorithm(shape, dtype, &use, choice.Settings)
 	if err != nil {
 		return nil, err
 	}
 	out.Run = operator.RunSpec{
-		Operator: r.Operator, Shape: shape, DType: dtype, World: r.World,
+		Operator: r.Operator, Engine: out.Engine, Shape: shape, DType: dtype, World: r.World,
 		Chunks:    use.pick("--chunks", r.Chunks, choice.Settings.Chunks, defaultChunks(shape.M, r.World.Size())),
 		Algorithm: algorithm, Partials: r.Partials,
-		Tile: use.pick("--tile", r.Tile, choice.Settings.TileM, 0),
+		Tile: use.pick("--tile", r.Tile, tileOf(out.Engine, choice.Settings), 0),
 		Net:  r.Net, Check: r.Check, Warmup: r.Warmup, Iters: r.Iters, Seed: r.Seed, WaitTimeout: r.WaitTimeout,
 	}
-	out.Run.Workers[plan.RoleIntra] = use.pick("--intra-workers", r.Workers[plan.RoleIntra], choice.Settings.Intra, 1)
-	out.Run.Workers[plan.RoleSend] = use.pick("--send-workers", r.Workers[plan.RoleSend], choice.Settings.Send, 1)
-	out.Run.Workers[plan.RoleReduce] = use.pick("--reduce-workers", r.Workers[plan.RoleReduce], choice.Settings.Reduce, 1)
-	// Ranks that share this host share its cores.
-	out.Run.Workers[plan.RoleCompute] = use.pick("--compute-workers", r.Workers[plan.RoleCompute], choice.Settings.Compute, max(1, runtime.NumCPU()/r.World.Size()))
+	r.pickWorkers(&use, &out.Run, choice.Settings)
+	if out.Engine == operator.EngineCUDA {
+		out.Run.CUDA = r.settingsOfCUDA(&use, choice.Settings)
+		if out.chosen.library != nil {
+			out.Run.Library = out.chosen.library.Path
+		}
+	}
 	out.Source, out.SourceWhy = choice.Source+use.overrides(), choice.Why
 	if err := out.Run.Validate(); err != nil {
 		return nil, err
@@ -171,3 +198,63 @@ func (r Request) ResolvePlan() (*Resolved, error) {
 	}
 	return &out, nil
 }
+
+// fixedInCUDA says which configured setting the kernels cannot follow, because they are built for one value.
+func fixedInCUDA(s config.Settings) error {
+	switch {
+	case s.TileM != 0 && s.TileM != 128:
+		return fmt.Errorf("tile m is %d; tiles of the CUDA engine have 128 rows", s.TileM)
+	case s.TileK != 0 && s.TileK != 64:
+		return fmt.Errorf("tile k is %d; the CUDA engine loads 64 columns at once", s.TileK)
+	case s.Stages != 0:
+		return fmt.Errorf("stages is %d; the depth of the CUDA engine's pipeline follows from its tile: leave it out", s.Stages)
+	}
+	return nil
+}
+
+// tileOf is the configured tile as the engine counts it: the side of a square, or the columns where the rows are fixed.
+func tileOf(engineName string, s config.Settings) int {
+	if engineName == operator.EngineCUDA {
+		return s.TileN
+	}
+	return s.TileM
+}
+
+// pickWorkers fills in the workers of each role. What is left open there is one, and for compute the cores that the ranks
+// of this host share; on the CUDA engine the data plane's choice, by shape.
+func (r Request) pickWorkers(use *settings, run *operator.RunSpec, s config.Settings) {
+	one, compute := 1, max(1, runtime.NumCPU()/r.World.Size())
+	if run.Engine == operator.EngineCUDA {
+		one, compute = 0, 0
+	}
+	run.Workers[plan.RoleIntra] = use.pick("--intra-workers", r.Workers[plan.RoleIntra], s.Intra, one)
+	run.Workers[plan.RoleSend] = use.pick("--send-workers", r.Workers[plan.RoleSend], s.Send, one)
+	run.Workers[plan.RoleReduce] = use.pick("--reduce-workers", r.Workers[plan.RoleReduce], s.Reduce, one)
+	run.Workers[plan.RoleCompute] = use.pick("--compute-workers", r.Workers[plan.RoleCompute], s.Compute, compute)
+}
+
+// settingsOfCUDA are those that only the CUDA engine knows: what was asked for, else what is configured.
+func (r Request) settingsOfCUDA(use *settings, s config.Settings) engine.CUDA {
+	either := func(asked, configured int) int {
+		if asked != 0 {
+			return asked
+		}
+		return configured
+	}
+	return engine.CUDA{
+		Mover:       use.pickWord("--mover", r.CUDA.Mover, s.Mover),
+		Cluster:     either(r.CUDA.Cluster, s.CUDA.Cluster),
+		RasterGroup: either(r.CUDA.RasterGroup, s.CUDA.RasterGroup),
+		PushGroup:   either(r.CUDA.PushGroup, s.CUDA.PushGroup),
+		RowBlock:    either(r.CUDA.RowBlock, s.CUDA.RowBlock),
+		KBlock:      either(r.CUDA.KBlock, s.CUDA.KBlock),
+		SplitK:      either(r.CUDA.SplitK, s.CUDA.SplitK),
+		ShareGPUs:   r.CUDA.ShareGPUs,
+	}
+}
+
+// hostOfCUDA is the CUDA engine as the host's memory sees it.
+type hostOfCUDA struct{ engine.Engine }
+
+// HostMemory implements engine.MemoryEstimator: the buffers are on the GPU.
+func (hostOfCUDA) HostMemory(engine.Config) (int64, error) { return 0, nil }

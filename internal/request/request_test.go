@@ -1,10 +1,14 @@
 package request
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/mkrun/mkrun/internal/dataplane"
+	"github.com/mkrun/mkrun/internal/engine/cuda/cudatest"
 	"github.com/mkrun/mkrun/internal/plan"
 )
 
@@ -95,6 +99,136 @@ func TestRefusals(t *testing.T) {
 			tt.change(&req)
 			_, err := req.Resolve()
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("error %v, want one with %q", err, tt.want)
+			}
+		})
+	}
+}
+
+// onHostlib makes the data plane on host memory the one that is found.
+func onHostlib(t *testing.T) {
+	t.Helper()
+	path, err := cudatest.Build(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(dataplane.Env, path)
+}
+
+func TestEngineThatIsChosen(t *testing.T) {
+	onHostlib(t)
+	for name, tt := range map[string]struct {
+		change func(*Request)
+		env    [2]string
+		engine string
+		why    string
+		gpus   int
+	}{
+		"auto":              {func(*Request) {}, [2]string{}, "cuda", "GPU 0 (host memory), GPU 1", 2},
+		"asked for":         {func(r *Request) { r.Engine = "cuda" }, [2]string{}, "cuda", "asked for; GPU 0", 2},
+		"cpu":               {func(r *Request) { r.Engine = "cpu" }, [2]string{}, "cpu", "asked for", 0},
+		"too many ranks":    {func(r *Request) { r.World = plan.Uniform(1, 3) }, [2]string{}, "cpu", "3 ranks on 2 GPUs", 0},
+		"shared":            {func(r *Request) { r.World, r.CUDA.ShareGPUs = plan.Uniform(1, 3), true }, [2]string{}, "cuda", "shared by 3 ranks", 3},
+		"other operator":    {func(r *Request) { r.Operator = "gemm_rs" }, [2]string{}, "cpu", "no gemm_rs yet", 0},
+		"several nodes":     {func(r *Request) { r.World = plan.Uniform(2, 1) }, [2]string{}, "cpu", "one node so far", 0},
+		"other GPU":         {func(*Request) {}, [2]string{"HOSTLIB_CC", "8.9"}, "cpu", "compute capability 8.9", 0},
+		"no peer access":    {func(*Request) {}, [2]string{"HOSTLIB_P2P", "0"}, "cpu", "no peer access", 0},
+		"elsewhere":         {func(r *Request) { r.Remote = true }, [2]string{}, "cpu", "not known here", 0},
+		"elsewhere, asked":  {func(r *Request) { r.Remote, r.Engine = true, "cuda" }, [2]string{}, "cuda", "its host will say", 2},
+		"elsewhere, shared": {func(r *Request) { r.Remote, r.Engine, r.GPUs, r.CUDA.ShareGPUs = true, "cuda", []string{"3"}, true }, [2]string{}, "cuda", "its host", 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if tt.env[0] != "" {
+				t.Setenv(tt.env[0], tt.env[1])
+			}
+			req := base()
+			req.World, req.Engine = plan.Uniform(1, 2), "auto"
+			tt.change(&req)
+			r, err := req.Resolve()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r.Engine != tt.engine || r.Run.Engine != tt.engine || !strings.Contains(r.EngineWhy, tt.why) || len(r.GPUs) != tt.gpus {
+				t.Errorf("engine %s (%s), GPUs %v; want %s (%s), %d GPUs", r.Engine, r.EngineWhy, r.GPUs, tt.engine, tt.why, tt.gpus)
+			}
+			if tt.engine == "cuda" && !req.Remote && r.Run.Library == "" {
+				t.Error("the ranks are not told which library")
+			}
+		})
+	}
+}
+
+func TestCUDASettings(t *testing.T) {
+	onHostlib(t)
+	file := filepath.Join(t.TempDir(), "cuda.yaml")
+	write := func(use string) {
+		t.Helper()
+		text := "schema: mkrun.config/1\noperator: ag_gemm\nentries:\n  - match: {engine: cuda}\n    use: " + use + "\n    provenance: {how: chosen}\n"
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	req := base()
+	req.World, req.Engine, req.Config = plan.Uniform(1, 2), "cuda", file
+
+	write("{tile: {m: 128, n: 256, k: 64}, mover: ce, roles: {intra: 8}}")
+	r, err := req.Resolve()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Run.Tile != 256 || r.Run.CUDA.Mover != "ce" || r.Run.Workers != [plan.NumRoles]int{plan.RoleIntra: 8} {
+		t.Errorf("configured: tile %d, mover %q, workers %v", r.Run.Tile, r.Run.CUDA.Mover, r.Run.Workers)
+	}
+	flags := req
+	flags.Tile, flags.CUDA.Mover, flags.Workers[plan.RoleCompute] = 128, "sm", 100
+	if r, err = flags.Resolve(); err != nil {
+		t.Fatal(err)
+	}
+	if r.Run.Tile != 128 || r.Run.CUDA.Mover != "sm" || r.Run.Workers[plan.RoleCompute] != 100 || !strings.Contains(r.Source, "--mover sm (configured: ce)") {
+		t.Errorf("flags: tile %d, mover %q, workers %v, source %q", r.Run.Tile, r.Run.CUDA.Mover, r.Run.Workers, r.Source)
+	}
+	for use, want := range map[string]string{
+		"{tile: {m: 256, n: 128}}":    "tiles of the CUDA engine have 128 rows",
+		"{tile: {k: 32}}":             "loads 64 columns at once",
+		"{stages: 4}":                 "leave it out",
+		"{mover: epilogue}":           "the CUDA engine has sm and ce",
+		"{tile: {m: 128, n: 64}}":     "128 or 256",
+		"{roles: {compute: 10}}":      "",
+		"{chunks: 3, mover: sm}":      "",
+		"{tile: {n: 256, k: 64}}":     "",
+		"{roles: {intra: 2}}":         "",
+		"{tile: {m: 128}, chunks: 2}": "",
+	} {
+		write(use)
+		if _, err := req.Resolve(); (want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error %v, want one with %q", use, err, want)
+		}
+	}
+}
+
+func TestCUDARefusals(t *testing.T) {
+	onHostlib(t)
+	for name, tt := range map[string]struct {
+		change func(*Request)
+		env    [2]string
+		want   string
+	}{
+		"flags of the CUDA engine with auto": {func(r *Request) { r.Engine, r.CUDA.Mover, r.World = "auto", "sm", plan.Uniform(1, 3) }, [2]string{}, "--mover asks for GPUs: 3 ranks on 2 GPUs"},
+		"flags of the CUDA engine with cpu":  {func(r *Request) { r.Engine, r.CUDA.ShareGPUs = "cpu", true }, [2]string{}, "--share-gpus means nothing to --engine cpu"},
+		"too large":                          {func(r *Request) { r.M, r.K = 1<<21, 1<<13 }, [2]string{}, "not enough GPU memory: M=2097152 N=32 K=8192 needs"},
+		"elsewhere, too few GPUs named":      {func(r *Request) { r.Remote, r.GPUs = true, []string{"0"} }, [2]string{}, "--gpus names 1 GPUs"},
+		"nodes":                              {func(r *Request) { r.World = plan.Uniform(2, 1) }, [2]string{}, "one node so far"},
+		"driver":                             {func(*Request) {}, [2]string{"HOSTLIB_GPUS", "-1"}, "too old"},
+		"reordering":                         {func(r *Request) { r.Net.Reorder = true }, [2]string{}, "does not reorder"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if tt.env[0] != "" {
+				t.Setenv(tt.env[0], tt.env[1])
+			}
+			req := base()
+			req.World, req.Engine = plan.Uniform(1, 2), "cuda"
+			tt.change(&req)
+			if _, err := req.Resolve(); err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("error %v, want one with %q", err, tt.want)
 			}
 		})

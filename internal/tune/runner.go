@@ -104,5 +104,8 @@ func Apply(r request.Request, s config.Settings, calls int) request.Request {
 	r.Workers = [plan.NumRoles]int{
 		plan.RoleCompute: s.Compute, plan.RoleIntra: s.Intra, plan.RoleSend: s.Send, plan.RoleReduce: s.Reduce,
 	}
+	r.CUDA.Mover = s.Mover
+	r.CUDA.Cluster, r.CUDA.RasterGroup, r.CUDA.PushGroup = s.CUDA.Cluster, s.CUDA.RasterGroup, s.CUDA.PushGroup
+	r.CUDA.RowBlock, r.CUDA.KBlock, r.CUDA.SplitK = s.CUDA.RowBlock, s.CUDA.KBlock, s.CUDA.SplitK
 	return r
 }

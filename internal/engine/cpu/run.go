@@ -99,7 +99,7 @@ func (in *instance) Run(ctx context.Context) (engine.Stats, error) {
 	for _, w := range in.workers {
 		stats.IntraBytes += w.intra
 		stats.InterBytes += w.inter
-		stats.Waited[w.role] += w.waited
+		stats.Waited[w.role] += w.waited / time.Duration(in.cfg.Workers[w.role])
 	}
 	return stats, in.aborted()
 }

@@ -1,0 +1,31 @@
+package cuda
+
+import (
+	"fmt"
+
+	"github.com/mkrun/mkrun/internal/engine"
+)
+
+// CheckSettings says which of the settings the CUDA engine cannot have, before anything starts. (What depends on the
+// shape and the GPU, the library says when a rank opens.)
+func CheckSettings(s engine.CUDA, tile int) error {
+	switch {
+	case s.Mover != "" && s.Mover != "sm" && s.Mover != "ce":
+		return fmt.Errorf("the mover is %q; the CUDA engine has sm and ce for ag_gemm", s.Mover)
+	case tile != 0 && tile != 128 && tile != 256:
+		return fmt.Errorf("a tile of %d columns; tiles of the CUDA engine have 128 or 256 (and 128 rows)", tile)
+	case s.Cluster != 0 && s.Cluster != 1 && s.Cluster != 2:
+		return fmt.Errorf("clusters of %d CTAs; the CUDA engine has 1 or 2", s.Cluster)
+	case s.Mover == "ce" && s.ShareGPUs:
+		return fmt.Errorf("the mover ce cannot serve ranks that share a GPU: a copy inside one GPU waits for the SMs that their kernels hold; use sm")
+	}
+	return nil
+}
+
+// Supports says why an operator cannot run on the CUDA engine, or nil.
+func Supports(operator string) error {
+	if operator != "ag_gemm" {
+		return fmt.Errorf("the CUDA engine has no %s yet, only ag_gemm", operator)
+	}
+	return nil
+}

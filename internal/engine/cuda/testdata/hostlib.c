@@ -1,0 +1,497 @@
+// The data plane's C interface on host memory, for tests of the Go side where there is no GPU: ranks are processes or
+// threads of one host, a stream is the calling thread, and a launch interprets the plan with one worker per role. Nothing
+// here is fast, and nothing of it is in mkrun.
+//
+// What "GPUs" there are comes from the environment: HOSTLIB_GPUS (number), HOSTLIB_CC ("9.0"), HOSTLIB_BYTES (memory of
+// each), HOSTLIB_P2P ("0": none). Faults: HOSTLIB_DROP ("flag at rank": a signal that is never raised), HOSTLIB_NAN ("1": one
+// element of the result is not written). HOSTLIB_VERSION is set when it is compiled, to be of another ABI.
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "mkernel.h"
+#include "mkernel_device.h"
+#include "mkernel_plan.h"
+
+#ifndef HOSTLIB_VERSION
+#define HOSTLIB_VERSION MK_VERSION
+#endif
+
+enum { kMostRanks = 16, kControl = 1 << 20, kMostFlags = 65536 };
+
+// The beginning of each rank's heap.
+typedef struct {
+  _Atomic uint64_t abort;
+  _Atomic uint64_t barrier[kMostRanks]; // the number of the last barrier that each rank has entered
+  _Atomic uint64_t flags[kMostFlags];
+} Control;
+_Static_assert(sizeof(Control) <= kControl, "control block");
+
+struct mk_context {
+  mk_context_desc d;
+  char* heap[kMostRanks];
+  uint64_t barriers;
+  mk_wait_record gave_up;
+  int lost; // in a barrier
+};
+
+struct mk_event {
+  uint64_t at;
+};
+
+struct mk_ag_gemm {
+  mk_context* context;
+  uint8_t* image;
+  mk_plan plan;
+  mk_ag_gemm_desc d;
+  uint64_t epoch;
+  mk_wait_record record;
+  int64_t life, waited;
+};
+
+static int fail(mk_error* e, int code, const char* text) {
+  if (e != NULL) {
+    e->code = code;
+    snprintf(e->text, sizeof e->text, "%s", text);
+  }
+  return code;
+}
+
+static int ok(mk_error* e) { return fail(e, MK_OK, ""); }
+
+static uint64_t now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static const char* setting(const char* name, const char* otherwise) {
+  const char* v = getenv(name);
+  return v != NULL && *v != 0 ? v : otherwise;
+}
+
+uint32_t mk_version(void) { return HOSTLIB_VERSION; }
+
+// Devices.
+
+int mk_device_count(int32_t* count, mk_error* e) {
+  *count = atoi(setting("HOSTLIB_GPUS", "2"));
+  const char* visible = getenv("CUDA_VISIBLE_DEVICES");
+  if (visible != NULL && *visible != 0) { // as CUDA does it, by commas
+    int named = 1;
+    for (const char* p = visible; *p != 0; ++p) named += *p == ',';
+    if (named < *count) *count = named;
+  }
+  if (*count < 0) return fail(e, MK_ERROR_UNSUPPORTED, "no NVIDIA driver, or one that is too old");
+  return ok(e);
+}
+
+int mk_device_query(int32_t device, mk_device_info* info, mk_error* e) {
+  if (info->size != sizeof *info || info->version != MK_VERSION) return fail(e, MK_ERROR_ARGUMENT, "mk_device_info is of another version");
+  snprintf(info->name, sizeof info->name, "host memory");
+  memset(info->uuid, 0, sizeof info->uuid);
+  info->uuid[15] = (uint8_t)device;
+  sscanf(setting("HOSTLIB_CC", "9.0"), "%d.%d", &info->major, &info->minor);
+  info->sms = 4;
+  info->cooperative = 1;
+  info->clock_khz = 1000000;
+  info->driver = 13000;
+  info->total_bytes = strtoull(setting("HOSTLIB_BYTES", "17179869184"), NULL, 10);
+  return ok(e);
+}
+
+int mk_device_reaches(int32_t device, int32_t peer, int32_t* yes, mk_error* e) {
+  *yes = device == peer || atoi(setting("HOSTLIB_P2P", "1"));
+  return ok(e);
+}
+
+int mk_device_free_bytes(int32_t device, uint64_t* bytes, mk_error* e) {
+  (void)device;
+  *bytes = strtoull(setting("HOSTLIB_FREE", setting("HOSTLIB_BYTES", "17179869184")), NULL, 10);
+  return ok(e);
+}
+
+// Contexts.
+
+static int gather(mk_context* c, const void* mine, void* all, uint64_t bytes, mk_error* e) {
+  if (c->d.world == 1) {
+    memcpy(all, mine, bytes);
+    return MK_OK;
+  }
+  return c->d.allgather(c->d.user, mine, all, bytes) == 0 ? MK_OK : fail(e, MK_ERROR_BOOTSTRAP, "the all-gather callback failed");
+}
+
+static int meet(mk_context* c, mk_error* e) {
+  char all[kMostRanks], mine = 1;
+  return gather(c, &mine, all, 1, e);
+}
+
+static Control* control(const mk_context* c, int rank) { return (Control*)c->heap[rank]; }
+
+int mk_context_create(const mk_context_desc* d, mk_context** out, mk_error* e) {
+  *out = NULL;
+  if (d->size != sizeof *d || d->version != MK_VERSION) return fail(e, MK_ERROR_ARGUMENT, "mk_context_desc is of another version");
+  if (d->world > kMostRanks || d->nodes > 1) return fail(e, MK_ERROR_ARGUMENT, "too many ranks or nodes");
+  int32_t count;
+  mk_device_count(&count, e);
+  if (d->device >= count) return fail(e, MK_ERROR_ARGUMENT, "the device does not exist");
+  mk_context* c = calloc(1, sizeof *c);
+  c->d = *d;
+  struct {
+    int pid, fd;
+    uint64_t bytes;
+  } mine = {getpid(), memfd_create("hostlib", MFD_CLOEXEC), d->heap_bytes}, all[kMostRanks];
+  int code = ftruncate(mine.fd, (off_t)d->heap_bytes) == 0 ? gather(c, &mine, all, sizeof mine, e) : fail(e, MK_ERROR_MEMORY, "no memory");
+  for (int r = 0; r < d->world && code == MK_OK; ++r) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", all[r].pid, all[r].fd);
+    const int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0 || all[r].bytes != d->heap_bytes) code = fail(e, MK_ERROR_BOOTSTRAP, "a peer's heap cannot be opened, or is of another size");
+    if (code == MK_OK) c->heap[r] = mmap(NULL, d->heap_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (fd >= 0) close(fd);
+  }
+  if (code == MK_OK) code = meet(c, e);
+  close(mine.fd);
+  if (code != MK_OK) {
+    mk_context_destroy(c, NULL);
+    return code;
+  }
+  *out = c;
+  return ok(e);
+}
+
+int mk_context_destroy(mk_context* c, mk_error* e) {
+  if (c == NULL) return ok(e);
+  const int code = c->heap[c->d.world - 1] != NULL ? meet(c, e) : MK_OK;
+  for (int r = 0; r < c->d.world; ++r)
+    if (c->heap[r] != NULL) munmap(c->heap[r], c->d.heap_bytes);
+  free(c);
+  return code == MK_OK ? ok(e) : code;
+}
+
+int mk_barrier(mk_context* c, mk_stream s, mk_error* e) {
+  (void)s;
+  if (c->lost) return fail(e, MK_ERROR_ABORTED, "a rank gave up waiting in a barrier");
+  ++c->barriers;
+  for (int r = 0; r < c->d.world; ++r) atomic_store(&control(c, r)->barrier[c->d.rank], c->barriers);
+  const uint64_t deadline = now() + c->d.timeout_ns;
+  for (int r = 0; r < c->d.world; ++r)
+    while (atomic_load(&control(c, c->d.rank)->barrier[r]) < c->barriers) {
+      if (atomic_load(&control(c, c->d.rank)->abort) != 0) return ok(e);
+      if (now() > deadline) {
+        c->lost = 1;
+        return ok(e);
+      }
+      sched_yield();
+    }
+  return ok(e);
+}
+
+// Memory, streams, events.
+
+int mk_allocate(mk_context* c, uint64_t bytes, void** out, mk_error* e) {
+  (void)c;
+  *out = NULL;
+  if (bytes != 0 && posix_memalign(out, 256, bytes) != 0) return fail(e, MK_ERROR_MEMORY, "no memory");
+  return ok(e);
+}
+int mk_free(mk_context* c, void* p, mk_error* e) {
+  (void)c;
+  free(p);
+  return ok(e);
+}
+int mk_copy(mk_context* c, void* to, const void* from, uint64_t bytes, mk_stream s, mk_error* e) {
+  (void)c, (void)s;
+  memcpy(to, from, bytes);
+  return ok(e);
+}
+int mk_fill(mk_context* c, void* to, uint8_t value, uint64_t bytes, mk_stream s, mk_error* e) {
+  (void)c, (void)s;
+  memset(to, value, bytes);
+  return ok(e);
+}
+int mk_stream_create(mk_context* c, mk_stream* out, mk_error* e) {
+  *out = (mk_stream)c;
+  return ok(e);
+}
+int mk_stream_destroy(mk_context* c, mk_stream s, mk_error* e) {
+  (void)c, (void)s;
+  return ok(e);
+}
+int mk_stream_synchronize(mk_context* c, mk_stream s, mk_error* e) {
+  (void)c, (void)s;
+  return ok(e);
+}
+int mk_stream_hold(mk_context* c, mk_stream s, uint64_t ns, mk_error* e) {
+  (void)c, (void)s, (void)ns;
+  return ok(e);
+}
+int mk_event_create(mk_context* c, mk_event** out, mk_error* e) {
+  (void)c;
+  *out = calloc(1, sizeof **out);
+  return ok(e);
+}
+int mk_event_destroy(mk_context* c, mk_event* v, mk_error* e) {
+  (void)c;
+  free(v);
+  return ok(e);
+}
+int mk_event_record(mk_context* c, mk_event* v, mk_stream s, mk_error* e) {
+  (void)c, (void)s;
+  v->at = now();
+  return ok(e);
+}
+int mk_event_elapsed(mk_context* c, mk_event* from, mk_event* to, float* ms, mk_error* e) {
+  (void)c;
+  *ms = (float)(to->at - from->at) * 1e-6f;
+  return ok(e);
+}
+
+// The operator.
+
+int mk_ag_gemm_heap_bytes(const mk_ag_gemm_desc* d, uint64_t* bytes, mk_error* e) {
+  *bytes = kControl + (uint64_t)d->max_m * (uint64_t)d->max_k * 2;
+  return ok(e);
+}
+
+int mk_ag_gemm_create(mk_context* c, const mk_ag_gemm_desc* d, mk_ag_gemm** out, mk_error* e) {
+  *out = NULL;
+  if (d->size != sizeof *d || d->version != MK_VERSION) return fail(e, MK_ERROR_ARGUMENT, "mk_ag_gemm_desc is of another version");
+  mk_ag_gemm* op = calloc(1, sizeof *op);
+  op->context = c;
+  op->d = *d;
+  op->image = malloc(d->plan_bytes);
+  memcpy(op->image, d->plan, d->plan_bytes);
+  const char* why = mk_plan_open(op->image, (size_t)d->plan_bytes, &op->plan);
+  if (why == NULL && (strcmp(op->plan.operator_name, "ag_gemm") != 0 || op->plan.world != (uint32_t)c->d.world ||
+                      op->plan.rank != (uint32_t)c->d.rank || op->plan.flag_count > kMostFlags))
+    why = "it is for another operator, world or rank";
+  if (why != NULL) {
+    free(op->image);
+    free(op);
+    return fail(e, MK_ERROR_ARGUMENT, why);
+  }
+  *out = op;
+  return meet(c, e) == MK_OK ? ok(e) : MK_ERROR_BOOTSTRAP;
+}
+
+int mk_ag_gemm_destroy(mk_ag_gemm* op, mk_error* e) {
+  const int code = meet(op->context, e);
+  free(op->image);
+  free(op);
+  return code == MK_OK ? ok(e) : code;
+}
+
+static float widen(uint16_t v, int f16) {
+  if (f16) {
+    _Float16 h;
+    memcpy(&h, &v, 2);
+    return (float)h;
+  }
+  const uint32_t bits = (uint32_t)v << 16;
+  float f;
+  memcpy(&f, &bits, 4);
+  return f;
+}
+
+static uint16_t narrow(float f, int f16) {
+  if (f16) {
+    const _Float16 h = (_Float16)f;
+    uint16_t v;
+    memcpy(&v, &h, 2);
+    return v;
+  }
+  uint32_t bits;
+  memcpy(&bits, &f, 4);
+  return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+// A rectangle of a buffer in memory.
+typedef struct {
+  uint16_t* at;
+  int64_t rows, cols, pitch;
+} Rect;
+
+typedef struct {
+  mk_ag_gemm* op;
+  const mk_ag_gemm_args* a;
+  int64_t sizes[MK_DIMS];
+} Call;
+
+// The region, in the memory of the rank `at`; `part` is the part of a sharded buffer that it holds.
+static Rect rect(const Call* call, const mk_plan_region* r, int32_t part, int at) {
+  const mk_plan* p = &call->op->plan;
+  const mk_plan_buffer* b = &p->buffers[r->buffer];
+  int64_t row, row_end, col, col_end, first, rows;
+  mk_plan_span_at(&p->spans[r->rows], call->sizes, &row, &row_end);
+  mk_plan_span_at(&p->spans[r->cols], call->sizes, &col, &col_end);
+  mk_plan_part_at(p, b, part, call->sizes, &first, &rows);
+  const char* name = mk_plan_text(p, b->name);
+  Rect out = {NULL, row_end - row, col_end - col, 0};
+  if (b->kind == MK_BUFFER_LANDING) {
+    out.at = (uint16_t*)(call->op->context->heap[at] + kControl), out.pitch = call->sizes[b->cols];
+  } else if (strcmp(name, "a") == 0) {
+    out.at = (uint16_t*)call->a->a, out.pitch = call->a->lda;
+  } else if (strcmp(name, "b") == 0) {
+    out.at = (uint16_t*)call->a->b, out.pitch = call->a->ldb;
+  } else {
+    out.at = (uint16_t*)call->a->c, out.pitch = call->a->ldc;
+  }
+  out.at += (row - first) * out.pitch + col;
+  return out;
+}
+
+static void multiply(Rect c, Rect a, Rect b, int f16) {
+  for (int64_t i = 0; i < c.rows; ++i)
+    for (int64_t j = 0; j < c.cols; ++j) {
+      float sum = 0;
+      for (int64_t k = 0; k < a.cols; ++k) sum += widen(a.at[i * a.pitch + k], f16) * widen(b.at[j * b.pitch + k], f16);
+      c.at[i * c.pitch + j] = narrow(sum, f16);
+    }
+}
+
+// The first wait of a task that is not satisfied yet, or NULL.
+static const mk_plan_wait* blocked(const Call* call, const mk_plan_task* t) {
+  const mk_plan* p = &call->op->plan;
+  Control* own = control(call->op->context, (int)p->rank);
+  for (uint32_t i = 0; i < t->waits; ++i) {
+    const mk_plan_wait* w = &p->waits[t->wait + i];
+    const uint64_t epochs = call->op->epoch - (w->lag < call->op->epoch ? w->lag : call->op->epoch);
+    if (atomic_load(&own->flags[w->flag]) < w->count * epochs) return w;
+  }
+  return NULL;
+}
+
+static void execute(const Call* call, const mk_plan_task* t) {
+  const mk_plan* p = &call->op->plan;
+  const int rank = (int)p->rank;
+  if (t->kind == MK_TASK_COPY || t->kind == MK_TASK_COMPUTE) {
+    const mk_plan_region* source = mk_plan_source(p, t, 0);
+    const Rect from = rect(call, source, p->buffers[source->buffer].part, rank);
+    const Rect to = rect(call, &p->regions[t->dst], t->dst_part, (int)t->peer);
+    if (t->kind == MK_TASK_COPY) {
+      for (int64_t i = 0; i < to.rows; ++i) memcpy(to.at + i * to.pitch, from.at + i * from.pitch, (size_t)to.cols * 2);
+    } else {
+      const mk_plan_region* b = &p->regions[t->b];
+      multiply(to, from, rect(call, b, p->buffers[b->buffer].part, rank), call->a->element == MK_F16);
+      if (atoi(setting("HOSTLIB_NAN", "0")) && to.rows > 0 && to.cols > 0) to.at[0] = 0xffff;
+    }
+  }
+  for (uint32_t i = 0; i < t->signals; ++i) {
+    const mk_plan_signal* s = &p->signals[t->signal + i];
+    char name[32];
+    snprintf(name, sizeof name, "%u at %u", s->flag, s->rank);
+    if (strcmp(setting("HOSTLIB_DROP", ""), name) == 0) continue;
+    _Atomic uint64_t* flag = &control(call->op->context, (int)s->rank)->flags[s->flag];
+    if (p->flags[s->flag].kind == MK_FLAG_STAMP)
+      atomic_store(flag, call->op->epoch);
+    else
+      atomic_fetch_add(flag, 1);
+  }
+}
+
+static void give_up(const Call* call, const mk_plan_task* t, const mk_plan_wait* w, int role) {
+  static const uint32_t names[MK_ROLES] = {MK_WAIT_PRODUCER, MK_WAIT_PUSH, MK_WAIT_SEND, MK_WAIT_NONE};
+  (void)t;
+  mk_ag_gemm* op = call->op;
+  mk_wait_record* r = &op->record;
+  r->valid = 1;
+  r->rank = op->plan.rank;
+  r->cta = 3;
+  r->role = names[role];
+  r->flag = w->flag;
+  r->seen = atomic_load(&control(op->context, (int)op->plan.rank)->flags[w->flag]);
+  r->wanted = w->count * (op->epoch - w->lag);
+}
+
+int mk_ag_gemm_abort(mk_ag_gemm* op, mk_error* e) {
+  for (int r = 0; r < op->context->d.world; ++r) atomic_store(&control(op->context, r)->abort, 1);
+  return ok(e);
+}
+
+int mk_ag_gemm_choose(mk_ag_gemm* op, const mk_ag_gemm_args* a, mk_ag_gemm_config* c, mk_error* e) {
+  (void)op;
+  if (a->lda % 8 != 0 || a->ldb % 8 != 0 || a->ldc % 8 != 0) return fail(e, MK_ERROR_ARGUMENT, "a leading dimension is not a multiple of 8");
+  if (c->mover == MK_MOVER_AUTO) c->mover = MK_MOVER_SM;
+  if (c->tile_n == 0) c->tile_n = 128;
+  if (c->cluster == 0) c->cluster = 1;
+  if (c->ctas == 0) c->ctas = 4;
+  if (c->ctas > 4) return fail(e, MK_ERROR_UNSUPPORTED, "only 4 CTAs fit");
+  return ok(e);
+}
+
+int mk_ag_gemm_launch(mk_ag_gemm* op, const mk_ag_gemm_args* a, const mk_ag_gemm_config* c, mk_stream s, mk_error* e) {
+  (void)c, (void)s;
+  const Call call = {op, a, {a->m, a->n, a->k}};
+  const mk_plan* p = &op->plan;
+  Control* own = control(op->context, (int)p->rank);
+  uint32_t next[MK_ROLES] = {0};
+  ++op->epoch;
+  const uint64_t start = now();
+  uint64_t progress = start;
+  op->waited = 0;
+  for (int left = 1; left;) {
+    int did = 0, stuck = -1;
+    left = 0;
+    for (int role = 0; role < MK_ROLES; ++role) {
+      if (atomic_load(&own->abort) != 0) return ok(e);
+      if (next[role] == p->queues[role].count) continue;
+      left = 1;
+      const mk_plan_task* t = &p->tasks[p->queues[role].first + next[role]];
+      if (blocked(&call, t) != NULL) {
+        if (stuck < 0) stuck = role;
+        continue;
+      }
+      execute(&call, t);
+      ++next[role];
+      did = 1;
+    }
+    const uint64_t t = now();
+    if (did) {
+      progress = t;
+    } else if (left) {
+      if (t - progress > op->context->d.timeout_ns) {
+        const mk_plan_task* task = &p->tasks[p->queues[stuck].first + next[stuck]];
+        const mk_plan_wait* w = blocked(&call, task);
+        if (w == NULL) continue;
+        give_up(&call, task, w, stuck);
+        mk_ag_gemm_abort(op, NULL);
+        return ok(e);
+      }
+      sched_yield();
+    }
+    if (!did) op->waited += (int64_t)(now() - t);
+  }
+  op->life = (int64_t)(now() - start);
+  return ok(e);
+}
+
+int mk_ag_gemm_status(mk_ag_gemm* op, mk_wait_record* record, mk_error* e) {
+  if (record != NULL) {
+    if (record->size != sizeof *record) return fail(e, MK_ERROR_ARGUMENT, "mk_wait_record is of another version");
+    const mk_wait_record head = *record;
+    *record = op->record;
+    record->size = head.size, record->version = head.version;
+  }
+  if (op->record.valid) return fail(e, MK_ERROR_ABORTED, "this rank gave up waiting");
+  if (atomic_load(&control(op->context, (int)op->plan.rank)->abort) != 0) return fail(e, MK_ERROR_ABORTED, "another rank gave up waiting");
+  return ok(e);
+}
+
+int mk_ag_gemm_reset(mk_ag_gemm* op, mk_error* e) {
+  (void)op;
+  return fail(e, MK_ERROR_UNSUPPORTED, "not here");
+}
+
+int mk_ag_gemm_waited(mk_ag_gemm* op, mk_ag_gemm_waits* w, mk_error* e) {
+  w->ctas = 4;
+  w->life = op->life;
+  w->mean[MK_WAIT_PRODUCER] = w->most[MK_WAIT_PRODUCER] = op->waited < op->life ? op->waited : op->life;
+  return ok(e);
+}
