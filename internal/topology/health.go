@@ -43,6 +43,7 @@ func (e *Eval) Health() []Finding {
 	c.pcie()
 	c.nics()
 	c.gpus()
+	c.xids()
 	c.system()
 	c.measured()
 	return c.list
@@ -225,6 +226,10 @@ func (c *checkup) system() {
 	rails := slices.ContainsFunc(c.e.roles, func(r Role) bool { return r.Role == RoleRail })
 	if n.Origin.Kind == FromSysfs && rails && s.Driver != "" && s.PeerMem == "" && !s.dmaBuf() {
 		c.add(Warning, "gdr", n.Host, "modprobe nvidia_peermem, or use the open driver module with Linux 5.12 or newer", "NICs cannot read GPU memory: neither nvidia_peermem is loaded nor can the driver export dma-buf; data goes through the host")
+	}
+	efa := slices.ContainsFunc(n.NICs, func(nic NIC) bool { return isEFA(nic.Vendor, nic.Device) })
+	if efa && !s.provides("efa") {
+		c.add(Warning, "libfabric", n.Host, "install the EFA build of libfabric, and put it first in LD_LIBRARY_PATH", "there are EFA NICs, but the libfabric that is found has no efa provider")
 	}
 	for _, k := range []string{"NCCL_TOPO_FILE", "NCCL_GRAPH_FILE", "NCCL_IB_HCA"} {
 		if v := s.Env[k]; v != "" {

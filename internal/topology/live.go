@@ -5,6 +5,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // LiveOptions say how to look at this machine.
@@ -31,6 +32,29 @@ type captured struct {
 	Schema string            `json:"schema"`
 	Env    map[string]string `json:"env"`
 	NVML   nvmlState         `json:"nvml"`
+
+	Libfabric []Provider             `json:"libfabric"`
+	Xids      map[string]map[int]int `json:"xids"` // null: the kernel's log could not be read
+	Vendor    *vendorTopology        `json:"vendor"`
+}
+
+// vendorTopology is the part of a vendor's topology file that is laid under what the machine shows.
+type vendorTopology struct {
+	File   string     `json:"file"`
+	Origin Origin     `json:"origin"`
+	Tree   TreeStyle  `json:"tree"`
+	NUMA   []NUMANode `json:"numa"`
+	PCI    []Device   `json:"pci"`
+	Notes  []Note     `json:"notes"`
+}
+
+func readVendor(file string) (*vendorTopology, error) {
+	nodes, err := Load(file)
+	if err != nil {
+		return nil, err
+	}
+	n := nodes[0]
+	return &vendorTopology{file, n.Origin, n.Tree, n.NUMA, n.PCI, n.Notes}, nil
 }
 
 func live(ctx context.Context, f files, o LiveOptions) (*Node, captured, error) {
@@ -38,26 +62,35 @@ func live(ctx context.Context, f files, o LiveOptions) (*Node, captured, error) 
 	if o.NoNVML {
 		c.NVML.Problem = "not asked"
 	} else {
-		c.NVML = askNVML()
+		c.ask(ctx)
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, c, err
 	}
-	n := assemble(f, c)
 	vendor := o.Vendor
-	if vendor == "" && n.Virtual {
-		if _, err := os.Stat(topologyd); err == nil {
-			vendor = topologyd
-		}
+	if _, err := os.Stat(topologyd); vendor == "" && err == nil && !o.NoNVML && readSysfs(f).Virtual {
+		vendor = topologyd
 	}
 	if vendor != "" {
-		nodes, err := Load(vendor)
-		if err != nil {
+		var err error
+		if c.Vendor, err = readVendor(vendor); err != nil {
 			return nil, c, err
 		}
-		n = Merge(n, nodes[0], vendor)
 	}
-	return n, c, nil
+	return assemble(f, c), c, nil
+}
+
+// ask asks all that is no file, at the same time.
+func (c *captured) ask(ctx context.Context) {
+	var others sync.WaitGroup
+	others.Go(func() { c.Libfabric = askLibfabric(ctx) })
+	others.Go(func() {
+		if log, ok := kernelLog(); ok {
+			c.Xids = countXids(log)
+		}
+	})
+	c.NVML = askNVML()
+	others.Wait()
 }
 
 // settings are the variables that decide, from the environment and from NCCL's configuration file.
@@ -110,7 +143,12 @@ func assemble(f files, c captured) *Node {
 	if n.Host == "" {
 		n.Host = "node0"
 	}
+	n.System.Libfabric = c.Libfabric
+	n.applyXids(c.Xids)
 	n.settle()
+	if v := c.Vendor; v != nil {
+		n = Merge(n, &Node{Origin: v.Origin, Tree: v.Tree, NUMA: v.NUMA, PCI: v.PCI, Notes: v.Notes}, v.File)
+	}
 	return n
 }
 

@@ -2,6 +2,7 @@ package topology
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -222,4 +223,118 @@ func TestCorpusSysfs(t *testing.T) {
 			t.Errorf("qib0 at %s, NUMA node %v, %d Mb/s; want 0000:43:00.0, 2, 40000", c.BDF, c.NUMA, c.rate())
 		}
 	})
+}
+
+// A vendor's topology file travels in the snapshot, and is laid under the devices again where the snapshot is read.
+func TestSnapshotKeepsTheVendorsTopology(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "secret-folder.xml")
+	text := `<system version="1">
+  <cpu numaid="0" affinity="ffffffff" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="143">
+    <pci busid="0000:f0:00.0" class="0x060400" link_speed="32.0 GT/s PCIe" link_width="16">
+      <pci busid="0000:13:00.0" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="16"/>
+      <pci busid="0000:84:00.0" class="0x020700" link_speed="32.0 GT/s PCIe" link_width="16"/>
+    </pci>
+  </cpu>
+</system>`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h := h200()
+	rec := newRecorder(h.files)
+	c := h.captured()
+	var err error
+	if c.Vendor, err = readVendor(file); err != nil {
+		t.Fatal(err)
+	}
+	before := NewEval(assemble(rec, c))
+	kept, m := pseudonymise(c, rec.kept)
+	var b bytes.Buffer
+	if err := writeSnapshot(&b, kept, m); err != nil {
+		t.Fatal(err)
+	}
+	nodes, err := Parse("snap.tar.gz", b.Bytes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	after := NewEval(nodes[0])
+	for name, e := range map[string]*Eval{"machine": before, "snapshot": after} {
+		gpu := slices.IndexFunc(e.Node.GPUs, func(g GPU) bool { return g.BDF == "0000:13:00.0" })
+		near := e.Nearest(gpu)
+		if len(near.NICs) != 1 || e.Node.NICs[near.NICs[0]].BDF != "0000:84:00.0" || near.Level != LevelPIX {
+			t.Errorf("%s: nearest to %s are %+v: not as the vendor's file says", name, e.Node.GPUs[gpu].BDF, near)
+		}
+	}
+	var doc strings.Builder
+	if err := documentOf(t, nodes...).Write(&doc); err != nil {
+		t.Fatal(err)
+	}
+	meta, err := json.Marshal(kept)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if dir := filepath.Dir(file); strings.Contains(doc.String(), dir) || strings.Contains(string(meta), dir) {
+		t.Error("the folder of the vendor's file is in the snapshot")
+	}
+}
+
+func TestXids(t *testing.T) {
+	log := `<4>[   12.1] NVRM: loading NVIDIA UNIX Open Kernel Module
+<3>[ 1234.5] NVRM: Xid (PCI:0000:13:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.
+<3>[ 1235.5] NVRM: Xid (PCI:0000:23:00): 13, pid=77, name=python, Graphics SM Warp Exception
+<3>[ 1236.5] NVRM: Xid (PCI:0000:23:00): 13, pid=77, name=python, Graphics SM Warp Exception
+<3>[ 1237.5] NVRM: Xid (PCI:00000000:33:00.0): 74, pid=9, NVLink: fatal error detected on link 4
+<3>[ 1238.5] NVRM: Xid (PCI:0000:ee:00): 79, pid=1, GPU has fallen off the bus.
+<3>[ 1239.5] NVRM: Xid (PCI:zz): 79, no address
+`
+	h := h200()
+	c := h.captured()
+	c.Xids = countXids(log)
+	n := assemble(h.files, c)
+	if g := n.GPUs[1]; g.BDF != "0000:23:00.0" || g.Xids[13] != 2 || len(g.Xids) != 1 {
+		t.Errorf("GPU1 (%s): %v", g.BDF, g.Xids)
+	}
+	if g := n.GPUs[7]; g.Xids == nil || len(g.Xids) != 0 {
+		t.Errorf("a GPU without errors has %v, want none, but known", g.Xids)
+	}
+	var found []string
+	for _, f := range NewEval(n).Health() {
+		if f.Code == "gpu-xid" {
+			found = append(found, f.Where+": "+f.What)
+		}
+	}
+	if want := []string{"GPU0: the kernel's log has Xid 79 (fell off the bus)", "GPU2: the kernel's log has Xid 74 (NVLink error)"}; !slices.Equal(found, want) {
+		t.Errorf("found %q, want %q", found, want)
+	}
+	if text := fmt.Sprint(n.Notes); !strings.Contains(text, "0000:ee:00.0 the kernel's log has Xid 79") {
+		t.Errorf("notes %s", text)
+	}
+	c.Xids = nil
+	if g := assemble(h.files, c).GPUs[0]; g.Xids != nil {
+		t.Errorf("where the log cannot be read a GPU has %v", g.Xids)
+	}
+}
+
+func TestLibfabric(t *testing.T) {
+	text := "psm2:\n    version: 117.0\nofi_rxm:\n    version: 117.0\nefa:\n\tversion: 200.10\n\nofi_hook_perf:\n    version: 117.0\ntcp:\n"
+	want := []Provider{{"psm2", "117.0"}, {"ofi_rxm", "117.0"}, {"efa", "200.10"}, {"tcp", ""}}
+	if got := parseProviders(text); !slices.Equal(got, want) {
+		t.Errorf("%v", got)
+	}
+	if got := parseProviders("usage: fi_info\n"); got == nil || len(got) != 0 {
+		t.Errorf("%v", got)
+	}
+	h := h200()
+	h.files.files["/sys/devices/pci0000:10/0000:10:01.0/0000:11:00.0/0000:12:01.0/0000:14:00.0/vendor"] = "0x1d0f\n"
+	h.files.files["/sys/devices/pci0000:10/0000:10:01.0/0000:11:00.0/0000:12:01.0/0000:14:00.0/device"] = "0xefa2\n"
+	c := h.captured()
+	for name, tt := range map[string]struct {
+		providers []Provider
+		warned    bool
+	}{"unknown": {nil, false}, "without": {want[:2], true}, "with": {want, false}} {
+		c.Libfabric = tt.providers
+		list := NewEval(assemble(h.files, c)).Health()
+		if got := slices.ContainsFunc(list, func(f Finding) bool { return f.Code == "libfabric" }); got != tt.warned {
+			t.Errorf("%s: warned %v", name, got)
+		}
+	}
 }

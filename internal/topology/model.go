@@ -97,6 +97,9 @@ type System struct {
 	Visible  string            `json:"visible"`     // CUDA_VISIBLE_DEVICES as set, "" if not
 	Allowed  string            `json:"allowed"`     // CPUs this process may use, as a list
 	TimingMS float64           `json:"nvml_init_ms"`
+	AskMS    float64           `json:"nvml_ask_ms"` // all questions to NVML after that
+
+	Libfabric []Provider `json:"libfabric"` // null if there is none, or it does not say
 }
 
 // Note is something odd in an input: not an error, but not to be silently accepted either.
@@ -157,31 +160,32 @@ type Device struct {
 
 // GPU is one GPU, whole: MIG instances are listed below it.
 type GPU struct {
-	Index    int        `json:"index"`  // NVML's on a live machine, else the order in the file
-	BDF      string     `json:"bdf"`    // "" if the source does not tell
-	PCI      int        `json:"pci"`    // index in Node.PCI, -1 if there is no tree
-	Dev      int        `json:"dev"`    // the number that NCCL breaks ties by; -1 if unknown
-	CUDA     int        `json:"cuda"`   // CUDA's index under CUDA_VISIBLE_DEVICES; -1 if not visible or unknown
-	Hidden   bool       `json:"hidden"` // present in the machine, but not usable from here (container, CUDA_VISIBLE_DEVICES)
-	UUID     string     `json:"uuid"`
-	Serial   string     `json:"serial"`
-	Name     string     `json:"name"`
-	Vendor   int        `json:"vendor"`
-	Device   int        `json:"device"`
-	SM       int        `json:"sm"`        // compute capability as NCCL writes it: 90; 0 if unknown
-	Module   int        `json:"module"`    // slot on the baseboard; -1 if unknown
-	NUMA     *int       `json:"numa"`      // of the CPUs near it; -1: the machine says none; null: not told
-	NUMASet  string     `json:"numa_set"`  // as a list, where several nodes are equally near ("0-1")
-	MemNode  *int       `json:"mem_node"`  // the NUMA node its own memory is, if it is one
-	CPUs     string     `json:"cpus"`      // near it, "" if not told
-	Links    []NVLink   `json:"links"`     // NVLink or xGMI
-	MaxLinks int        `json:"max_links"` // links the chip reports, 0 if not told
-	C2C      *C2C       `json:"c2c"`
-	Fabric   *Fabric    `json:"fabric"`
-	MIG      []MIG      `json:"mig"`
-	GDR      *bool      `json:"gdr"`
-	Health   *GPUHealth `json:"state"`
-	Prov     Provenance `json:"provenance"`
+	Index    int         `json:"index"`  // NVML's on a live machine, else the order in the file
+	BDF      string      `json:"bdf"`    // "" if the source does not tell
+	PCI      int         `json:"pci"`    // index in Node.PCI, -1 if there is no tree
+	Dev      int         `json:"dev"`    // the number that NCCL breaks ties by; -1 if unknown
+	CUDA     int         `json:"cuda"`   // CUDA's index under CUDA_VISIBLE_DEVICES; -1 if not visible or unknown
+	Hidden   bool        `json:"hidden"` // present in the machine, but not usable from here (container, CUDA_VISIBLE_DEVICES)
+	UUID     string      `json:"uuid"`
+	Serial   string      `json:"serial"`
+	Name     string      `json:"name"`
+	Vendor   int         `json:"vendor"`
+	Device   int         `json:"device"`
+	SM       int         `json:"sm"`        // compute capability as NCCL writes it: 90; 0 if unknown
+	Module   int         `json:"module"`    // slot on the baseboard; -1 if unknown
+	NUMA     *int        `json:"numa"`      // of the CPUs near it; -1: the machine says none; null: not told
+	NUMASet  string      `json:"numa_set"`  // as a list, where several nodes are equally near ("0-1")
+	MemNode  *int        `json:"mem_node"`  // the NUMA node its own memory is, if it is one
+	CPUs     string      `json:"cpus"`      // near it, "" if not told
+	Links    []NVLink    `json:"links"`     // NVLink or xGMI
+	MaxLinks int         `json:"max_links"` // links the chip reports, 0 if not told
+	C2C      *C2C        `json:"c2c"`
+	Fabric   *Fabric     `json:"fabric"`
+	MIG      []MIG       `json:"mig"`
+	GDR      *bool       `json:"gdr"`
+	Health   *GPUHealth  `json:"state"`
+	Xids     map[int]int `json:"xids"` // errors in the kernel's log by their number; null if it could not be read
+	Prov     Provenance  `json:"provenance"`
 }
 
 // LinkPeer is what an NVLink ends at.

@@ -7,6 +7,7 @@ type nvmlState struct {
 	Problem string    `json:"problem"` // why there is nothing, "" if it answered
 	Driver  string    `json:"driver"`
 	InitMS  float64   `json:"init_ms"`
+	AskMS   float64   `json:"ask_ms"` // all questions after that
 	GPUs    []nvmlGPU `json:"gpus"`
 }
 
@@ -22,7 +23,7 @@ type nvmlGPU struct {
 // merge puts what NVML told into a node that was read from sysfs. NVML's index becomes the GPU's; a
 // GPU that only sysfs shows is hidden here.
 func (s *nvmlState) merge(n *Node) {
-	n.System.TimingMS = s.InitMS
+	n.System.TimingMS, n.System.AskMS = s.InitMS, s.AskMS
 	if s.Driver != "" {
 		n.System.Driver = s.Driver
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -23,7 +24,9 @@ func askNVML() nvmlState {
 		return s
 	}
 	defer func() { _ = lib.Shutdown() }()
+	start = time.Now()
 	readNVML(lib, &s, func(d nvml.Device) (nvml.GpuFabricInfo_v2, nvml.Return) { return d.GetGpuFabricInfoV().V2() })
+	s.AskMS = float64(time.Since(start).Microseconds()) / 1000
 	return s
 }
 
@@ -38,13 +41,24 @@ func readNVML(lib nvml.Interface, s *nvmlState, fabric fabricAsker) {
 		s.Problem = "counting GPUs: " + lib.ErrorString(ret)
 		return
 	}
+	// All at the same time: each GPU has dozens of questions to answer, every one a call into the driver.
+	found := make([]*nvmlGPU, n)
+	var asking sync.WaitGroup
 	for i := range n {
-		d, ret := lib.DeviceGetHandleByIndex(i)
-		if ret != nvml.SUCCESS {
-			continue // a GPU that fell off the bus is still in sysfs: it shows as hidden
-		}
-		if g, ok := nvmlDevice(lib, d, i, fabric); ok {
-			s.GPUs = append(s.GPUs, g)
+		asking.Go(func() {
+			d, ret := lib.DeviceGetHandleByIndex(i)
+			if ret != nvml.SUCCESS {
+				return // a GPU that fell off the bus is still in sysfs: it shows as hidden
+			}
+			if g, ok := nvmlDevice(lib, d, i, fabric); ok {
+				found[i] = &g
+			}
+		})
+	}
+	asking.Wait()
+	for _, g := range found {
+		if g != nil {
+			s.GPUs = append(s.GPUs, *g)
 		}
 	}
 }

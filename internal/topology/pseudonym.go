@@ -114,6 +114,7 @@ func pseudonymise(c captured, m *memFiles) (captured, *memFiles) {
 		env[k] = p.text(v)
 	}
 	c.Env = env
+	c.Vendor = c.Vendor.pseudonymised(p)
 	for i := range c.NVML.GPUs {
 		g := &c.NVML.GPUs[i]
 		if g.Serial != "" {
@@ -177,4 +178,19 @@ func withoutSerial(s string) string {
 		at = int(head >> 20)
 	}
 	return string(config)
+}
+
+// pseudonymised is the same without the folder it was in, and without what identifies the machine it was made on.
+func (v *vendorTopology) pseudonymised(p *pseudonyms) *vendorTopology {
+	if v == nil {
+		return nil
+	}
+	out := *v
+	dir := path.Dir(v.File) + "/"
+	out.File, out.Origin.File = path.Base(v.File), path.Base(v.File)
+	out.Notes = nil
+	for _, n := range v.Notes {
+		out.Notes = append(out.Notes, Note{p.text(strings.TrimPrefix(n.Where, dir)), p.text(n.What)})
+	}
+	return &out
 }

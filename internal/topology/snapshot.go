@@ -29,7 +29,7 @@ const (
 // replaced, and returns what was captured as a node.
 func Snapshot(ctx context.Context, w io.Writer, o LiveOptions) (*Node, error) {
 	rec := newRecorder(osFiles{o.Roots})
-	_, c, err := live(ctx, rec, LiveOptions{Roots: o.Roots, NoNVML: o.NoNVML})
+	_, c, err := live(ctx, rec, o)
 	if err != nil {
 		return nil, err
 	}
