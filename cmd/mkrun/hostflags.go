@@ -30,6 +30,7 @@ type hostFlags struct {
 	sshCmd         string
 	sshOpts        []string
 	remoteMkrun    string
+	copySelf       bool
 	connectTimeout time.Duration
 	iface          []string
 
@@ -62,6 +63,7 @@ func (f *hostFlags) addPool(cmd *cobra.Command) {
 	fs.StringVar(&f.sshCmd, "ssh-cmd", "ssh", "the ssh to use, with words of its own; quotes keep blanks")
 	fs.StringArrayVar(&f.sshOpts, "ssh-opts", nil, "further words for ssh before the host; may be repeated")
 	fs.StringVar(&f.remoteMkrun, "remote-mkrun", launch.DefaultRemoteMkrun, "mkrun on the other hosts: a path, or a name in the PATH there")
+	fs.BoolVar(&f.copySelf, "copy-self", false, "copy this mkrun to the other hosts over ssh, into a private folder below their TMPDIR or /tmp; it is removed again")
 	fs.DurationVar(&f.connectTimeout, "connect-timeout", launch.DefaultConnectTimeout, "that ssh waits for a host")
 	fs.StringSliceVar(&f.iface, "iface", nil, "network interfaces to use on all hosts, by exact names (default: those at which hosts reach each other)")
 	fs.IntVar(&f.agentPort, "agent-port", launch.DefaultStandingPort, "where standing agents listen")
@@ -186,6 +188,7 @@ func (f *hostFlags) place(ctx context.Context, world *worldFlags, job *launch.Jo
 	}
 	job.Radix = f.radix
 	job.SSH.Mkrun, job.SSH.ConnectTimeout, job.Interfaces = f.remoteMkrun, f.connectTimeout, f.iface
+	job.SSH.CopySelf = f.copySelf
 	if err := job.SSH.Check(); err != nil {
 		return fmt.Errorf("--remote-mkrun: %w", err)
 	}

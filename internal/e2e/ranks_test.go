@@ -10,6 +10,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -103,4 +105,93 @@ func TestRestartOverSeveralHosts(t *testing.T) {
 	}
 	nobody(t, time.Now(), settle)
 	launch(t, "-H", all, "--max-restarts", "1", "--check", "ag_gemm", "--m", "256", "--n", "128", "--k", "256").want(t, 0)
+}
+
+// staged lists copies of mkrun that were left behind. All hosts of the bed share /tmp.
+func staged(t *testing.T, dir string) []string {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(dir, "mkrun-staged.*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// A host without mkrun, and one with another build, get a copy, of which nothing is left, whatever ends the job.
+func TestCopySelf(t *testing.T) {
+	replaceBinary(t, "h3", "")
+	replaceBinary(t, "h4", bed.other)
+	bashrc(t, "h3", "echo Welcome\n")
+	j := launch(t, "-H", all, "--copy-self", "--tag", "none", "--", "sh", "-c", "echo $RANK $(hostname)")
+	j.want(t, 0)
+	if got, want := lines(j.stdout.String()), []string{"0 h1", "1 h2", "2 h3", "3 h4"}; !slices.Equal(got, want) {
+		t.Errorf("ranks say %q, want %q", got, want)
+	}
+	launch(t, "-H", all, "--copy-self", "--check", "ag_gemm", "--m", "256", "--n", "128", "--k", "256").want(t, 0)
+	nobody(t, time.Now(), settle)
+	if left := staged(t, "/tmp"); left != nil {
+		t.Errorf("left behind: %q", left)
+	}
+	j = begin(t, append([]string{"-H", all, "--copy-self"}, sleeper...)...)
+	waitFor(t, "sleep 7777", hosts...)
+	if left := staged(t, "/tmp"); left != nil {
+		t.Errorf("there while the job runs: %q", left)
+	}
+	for _, pid := range waitFor(t, "mkrun agent", "h3") {
+		kill(t, pid, syscall.SIGKILL)
+	}
+	j.want(t, 125, "h3 (node 2): its agent is gone")
+	nobody(t, time.Now(), settle)
+
+	launch(t, append([]string{"-H", "h3"}, sleeper...)...).want(t, 125, "have it copied with --copy-self")
+	launch(t, append([]string{"-H", "h4"}, sleeper...)...).want(t, 125, bed.build, bed.foreign, "have this one copied with --copy-self")
+}
+
+// A copy that does not fit is no copy: nothing of it is run, or left.
+func TestCopySelfToAFullDisk(t *testing.T) {
+	dir := t.TempDir()
+	sshd, err := os.ReadFile(filepath.Join(bed.dir, "h3", "sshd.pid"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	inside := []string{"-t", strings.TrimSpace(string(sshd)), "-m"} // the host has mounts of its own
+	if out, err := exec.Command("nsenter", append(inside, "mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", dir)...).CombinedOutput(); err != nil {
+		t.Fatalf("making a small disk: %v\n%s", err, out)
+	}
+	t.Cleanup(func() { _ = exec.Command("nsenter", append(inside, "umount", dir)...).Run() })
+	bashrc(t, "h3", "export TMPDIR="+dir+"\n")
+	launch(t, append([]string{"-H", all, "--copy-self"}, sleeper...)...).want(t, 125,
+		"h3 (node 2): copying mkrun there (--copy-self): ", "No space left on device")
+	nobody(t, time.Now(), settle)
+	if out, err := exec.Command("nsenter", append(inside, "ls", "-A", dir)...).Output(); err != nil || len(out) > 0 {
+		t.Errorf("left behind: %q (%v)", out, err)
+	}
+	bashrc(t, "h3", "export TMPDIR='/tmp/odd $HOME'; mkdir -p \"$TMPDIR\"\n")
+	t.Cleanup(func() { _ = os.RemoveAll("/tmp/odd $HOME") })
+	launch(t, append([]string{"-H", "h3", "--copy-self"}, sleeper...)...).want(t, 125, "shells differ in how they read the path")
+}
+
+// Checks before the start see what differs between hosts: blocked UDP, a folder that cannot be written.
+func TestPreflightOverSeveralHosts(t *testing.T) {
+	j := launch(t, "-H", all, "--dry-run=connect", "--", "true")
+	j.want(t, 0)
+	for _, want := range []string{"all 4 nodes: limit-nofile", "UDP to 3 nodes and back", "h3: clock: its clock is", "all 4 agents came up and went"} {
+		if !strings.Contains(j.stdout.String(), want) {
+			t.Errorf("stdout lacks %q", want)
+		}
+	}
+	nobody(t, time.Now(), settle)
+
+	fault(t, "udp-block", "h3")
+	launch(t, "-H", all, "--preflight", "--", "true").want(t, 0, "h1, h2, h4: udp: UDP does not reach h3", "h3: udp: UDP does not reach h1", "the heartbeat alone watches them")
+
+	if err := os.WriteFile(filepath.Join(bed.dir, "h4", "disk", "blocked"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	j = launch(t, "-H", all, "--preflight", "--output-dir", filepath.Join(bed.dir, "disk", "blocked"), "--", "sh", "-c", "echo started")
+	j.want(t, 125, "a check failed, and nothing was started:", "h4: output-dir: ", "no folder")
+	if strings.Contains(j.stdout.String(), "started") {
+		t.Error("ranks were started")
+	}
+	nobody(t, time.Now(), settle)
 }

@@ -57,6 +57,11 @@ func Agent(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer) int {
 		_, _ = io.Copy(io.Discard, stdin)
 		gone(fmt.Errorf("the launcher is gone"))
 	}()
+	if cfg.Staged { // at once, so that it is gone whatever ends this process
+		if err := removeStaged(); err != nil {
+			log.Warn("cleaning up", "error", err)
+		}
+	}
 	_ = os.WriteFile("/proc/self/comm", []byte("mkrun-agent"), 0) // only for the eyes of people
 	select {
 	case err := <-parent:

@@ -20,7 +20,8 @@ type AgentConfig struct {
 	InheritEnv bool     `json:"inherit_env,omitempty"` // ranks start from this host's environment; what they are sent is put over it
 	Parents    []string `json:"parents"`               // host:port of the parent, any of which may work
 	Verbose    bool     `json:"verbose"`
-	Radix      int      `json:"radix,omitempty"` // of the tree in which agents report
+	Radix      int      `json:"radix,omitempty"`  // of the tree in which agents report
+	Staged     bool     `json:"staged,omitempty"` // the agent is a copy that was made for this job, and removes its file
 
 	AgentPart                      // of this agent, or
 	Parts     map[string]AgentPart `json:"parts,omitempty"` // of all that are told the same, by the name Slurm has for their node

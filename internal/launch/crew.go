@@ -48,6 +48,9 @@ func (c *crew) begin(ctx context.Context, a *agent, start *pb.Start) error {
 	if err != nil {
 		return fmt.Errorf("finding the mkrun binary: %w", err)
 	}
+	if a.cfg.Staged {
+		self = selfBinary // it has no other name any more
+	}
 	sockets := map[int]*session.RankSockets{}
 	pmiSockets := map[int]*pmiSocket{}
 	abandon := func() {

@@ -382,7 +382,7 @@ func (l *launcher) take(ev session.HeadEvent) []order {
 	case *pb.FromAgent_Hello:
 		if theirs, ours := k.Hello.GetBuild(), version.Get().BuildID(); theirs != ours {
 			return m.fail(m.nodeCause(pb.Cause_LAUNCHER, node, fmt.Sprintf(
-				"its mkrun is %s, this one is %s; install the same on both, or name the right one with --remote-mkrun", theirs, ours)))
+				"its mkrun is %s, this one is %s; install the same on both, name the right one with --remote-mkrun, or have this one copied with --copy-self", theirs, ours)))
 		}
 		return m.hello(node, k.Hello)
 	case *pb.FromAgent_PreflightDone:

@@ -20,6 +20,7 @@ type SSH struct {
 	Options        []string      // further words before the host
 	Mkrun          string        // the program on the hosts; DefaultRemoteMkrun when empty
 	ConnectTimeout time.Duration // DefaultConnectTimeout when 0
+	CopySelf       bool          // copy this program to the hosts, and use that
 }
 
 // Defaults of SSH.
@@ -96,6 +97,14 @@ func (s SSH) Check() error {
 
 // args is the command line for one host: what to run there is the same for all, and holds nothing of the job.
 func (s SSH) args(target string) []string {
+	if s.CopySelf {
+		return s.connect(target, "(the copy's folder)/"+stagedName+" "+AgentCommand)
+	}
+	return s.connect(target, s.mkrun()+" "+AgentCommand)
+}
+
+// connect is the command line that gives a command to a host's login shell.
+func (s SSH) connect(target, remote string) []string {
 	command := s.Command
 	if len(command) == 0 {
 		command = []string{"ssh"}
@@ -113,7 +122,7 @@ func (s SSH) args(target string) []string {
 		"-o", "ControlMaster=no", // a connection that is there is used; none is left behind
 		"-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")
 	args = append(args, s.Options...)
-	return append(args, "--", target, s.mkrun()+" "+AgentCommand)
+	return append(args, "--", target, remote)
 }
 
 func (s SSH) mkrun() string {
@@ -185,7 +194,26 @@ func (s *sshStarter) try(ctx context.Context, cfg AgentConfig, secret session.Se
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	args := s.ssh.args(s.targets[cfg.Node])
+	target := s.targets[cfg.Node]
+	args := s.ssh.args(target)
+	if s.ssh.CopySelf {
+		dir, err := s.stage(ctx, target)
+		if err != nil {
+			return nil, err
+		}
+		cfg.Staged = true
+		args = s.ssh.connect(target, dir+"/"+stagedName+" "+AgentCommand)
+		a, err := s.through(ctx, args, cfg, secret)
+		if err != nil {
+			s.unstage(ctx, target, dir)
+		}
+		return a, err
+	}
+	return s.through(ctx, args, cfg, secret)
+}
+
+// through starts an agent by a command line of ssh.
+func (s *sshStarter) through(ctx context.Context, args []string, cfg AgentConfig, secret session.Secret) (*agentProcess, error) {
 	a, err := throughPipes(ctx, exec.Command(args[0], args[1:]...), s.log, s.explain, cfg, secret)
 	if err != nil && a != nil {
 		return nil, s.failure(a, err)
@@ -257,7 +285,7 @@ func (s *sshStarter) explain(end error, words string) string {
 		}
 	case shellNotFound:
 		text = fmt.Sprintf("there is no %q there in the PATH of a shell that is not interactive (exit status 127)", s.ssh.mkrun())
-		advice = "install mkrun there, or say where it is with --remote-mkrun PATH"
+		advice = "install mkrun there, say where it is with --remote-mkrun PATH, or have it copied with --copy-self"
 	case shellNotExecutable:
 		text = fmt.Sprintf("%q cannot be executed there (exit status 126)", s.ssh.mkrun())
 	default:
