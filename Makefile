@@ -95,4 +95,5 @@ setup-cuda:
 cuda: setup-cuda ## build the CUDA data plane, build/libmkernel.so (needs no GPU)
 cuda-test: setup-cuda ## test the CUDA data plane's host side (needs no GPU)
 
+include cuda/net/net.mk
 -include cuda/cuda.mk

@@ -40,8 +40,8 @@ $(CUDA_OUT)/%.o: cuda/%.cpp $(CUDA_HEADERS) $(CUDA_ROOT_FILE)
 	@mkdir -p $(@D)
 	$(CXX) $(CUDA_CXXFLAGS) -isystem $(CUDA_ROOT)/include -c $< -o $@
 
-$(CUDA_LIB): $(CUDA_HOST_OBJECTS) $(CUDA_KERNEL_OBJECTS) cuda/mkernel.map
-	$(CXX) -shared -o $@ $(CUDA_HOST_OBJECTS) $(CUDA_KERNEL_OBJECTS) -Wl,--version-script=cuda/mkernel.map \
+$(CUDA_LIB): $(CUDA_HOST_OBJECTS) $(CUDA_KERNEL_OBJECTS) $(NET_OBJECTS) cuda/mkernel.map
+	$(CXX) -shared -o $@ $(CUDA_HOST_OBJECTS) $(CUDA_KERNEL_OBJECTS) $(NET_OBJECTS) -Wl,--version-script=cuda/mkernel.map \
 	  -Wl,--no-undefined $(CUDA_LINK)
 
 # Programs that need GPUs; the C++ runtime is linked in, so that they run on machines with another one.

@@ -5,16 +5,19 @@
  * p % capacity. There may be any number of producers.
  *
  *   producer                                         proxy
- *   p = fetch-add(tail, 1)                           p = next position
- *   wait, bounded, until p - consumed < capacity,    wait until slot.sequence == p + 1  (acquire)
+ *   claim p: fetch-add(tail, 1), then wait,          p = next position
+ *     bounded, until p - consumed < capacity         wait until slot.sequence == p + 1  (acquire)
  *     or abort is set                                copy the command, then consumed = p + 1  (release)
  *   store words 1 to 7 of the slot                   ... post it, see it through ...
  *   store slot.sequence = p + 1  (release.sys)       completed = q  (release): sources of all commands below q
  *   host only: full fence; if sleeping != 0:           may be reused
- *     wake += 1, futex wake on `wake`
+ *     wake += 1, private futex wake on `wake`
  *
  * A slot says by its sequence whose turn it is, so nothing is ever cleared and a stale slot is never taken for a new
  * one. The wait reads `consumed` with acquire: the slot's words are written only after the proxy has read the old ones.
+ *
+ * Host producers claim by compare-and-swap, and only when there is room: one that gives up leaves no claimed slot behind.
+ * A GPU producer that gives up has to set `abort`: the proxy would wait for its slot for ever.
  *
  * GPU producers claim positions at a counter in their own memory, which starts at the value of `tail`, and do not wake:
  * the proxy looks by itself. One FIFO has either host or GPU producers. A GPU thread stores words 1 to 7 with ordinary

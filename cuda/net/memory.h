@@ -1,0 +1,48 @@
+// Memory as the proxy touches it: host memory directly, device memory through the caller's functions.
+#pragma once
+#include <cstdint>
+#include <cstring>
+
+#include "net/error.h"
+
+namespace mk::net {
+
+// Raises a 64-bit flag in host memory behind everything this thread wrote or received; it never goes down.
+inline void raise_host(uint64_t* flag, uint64_t value) {
+  uint64_t seen = __atomic_load_n(flag, __ATOMIC_RELAXED);
+  while (seen < value && !__atomic_compare_exchange_n(flag, &seen, value, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED)) {
+  }
+}
+
+// The caller's device functions, with errors thrown.
+class Device {
+ public:
+  explicit Device(const mknet_device* functions) {
+    if (functions != nullptr) f_ = *functions, given_ = true;
+  }
+  bool given() const { return given_; }
+
+  void copy(void* target, const void* source, uint64_t bytes) const { check(f_.copy(f_.user, target, source, bytes), "copy"); }
+  void store(void* target, uint64_t value) const { check(f_.store(f_.user, target, value), "store of a flag"); }
+  uint64_t mark() const {
+    uint64_t ticket = 0;
+    check(f_.mark(f_.user, &ticket), "mark");
+    return ticket;
+  }
+  bool done(uint64_t ticket) const {
+    const int r = f_.done(f_.user, ticket);
+    if (r < 0) check(r, "copy");
+    return r != 0;
+  }
+
+ private:
+  void check(int code, const char* what) const {
+    if (code == 0) return;
+    fail(MKNET_ERROR_SYSTEM, "device memory, %s: %s (%d)", what, f_.text ? f_.text(f_.user, code) : "error", code);
+  }
+
+  mknet_device f_ = {};
+  bool given_ = false;
+};
+
+}  // namespace mk::net

@@ -1,0 +1,40 @@
+# The inter-node path, by g++ alone. Targets: net (build/libmknet.so), net-test (its tests under sanitizers).
+
+NET_OUT := build/net
+NET_LIB := build/libmknet.so
+NET_CXXFLAGS := -std=c++17 -O2 -g -fPIC -Wall -Wextra -Wno-missing-field-initializers -fvisibility=hidden -Icuda
+NET_HEADERS := $(wildcard cuda/net/*.h cuda/include/*.h cuda/tests/*.h)
+NET_SOURCES := $(wildcard cuda/net/*.cpp)
+NET_OBJECTS := $(NET_SOURCES:cuda/%.cpp=$(NET_OUT)/%.o)
+NET_TEST_SOURCES := $(wildcard cuda/tests/net_*.cpp) cuda/tests/host_main.cpp
+
+.PHONY: net net-test
+net: $(NET_LIB) ## build the inter-node path, build/libmknet.so (needs no GPU and no NIC)
+
+$(NET_OUT)/%.o: cuda/%.cpp $(NET_HEADERS)
+	@mkdir -p $(@D)
+	$(CXX) $(NET_CXXFLAGS) -c $< -o $@
+
+# The C++ runtime is linked in, so that the library runs on machines with another one.
+$(NET_LIB): $(NET_OBJECTS) cuda/net/mknet.map
+	$(CXX) -shared -o $@ $(NET_OBJECTS) -static-libstdc++ -static-libgcc -Wl,--version-script=cuda/net/mknet.map \
+	  -Wl,--no-undefined -ldl -lpthread
+
+# Tests, once for memory and undefined behaviour and once for races.
+NET_CHECKED := -std=c++17 -O1 -g -Wall -Wextra -Wno-missing-field-initializers -fno-omit-frame-pointer -Icuda
+NET_SANITIZE_memory := -fsanitize=address,undefined -fno-sanitize-recover=all
+NET_SANITIZE_thread := -fsanitize=thread
+
+define net_checked
+$(NET_OUT)/$(1)/%.o: cuda/%.cpp $(NET_HEADERS)
+	@mkdir -p $$(@D)
+	$(CXX) $(NET_CHECKED) $(NET_SANITIZE_$(1)) -c $$< -o $$@
+$(NET_OUT)/tests-$(1): $(patsubst cuda/%.cpp,$(NET_OUT)/$(1)/%.o,$(NET_SOURCES) $(NET_TEST_SOURCES))
+	$(CXX) $(NET_SANITIZE_$(1)) $$^ -o $$@ -ldl -lpthread
+endef
+$(eval $(call net_checked,memory))
+$(eval $(call net_checked,thread))
+
+net-test: $(NET_OUT)/tests-memory $(NET_OUT)/tests-thread ## test the inter-node path (needs no GPU and no NIC)
+	$(NET_OUT)/tests-memory
+	$(NET_OUT)/tests-thread

@@ -1,0 +1,302 @@
+#include "net/network.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cinttypes>
+#include <thread>
+
+#include "net/backends.h"
+#include "net/emu_wire.h"
+
+namespace mk::net {
+
+namespace {
+
+constexpr uint32_t kMagic = 0x6b6e6574u;
+constexpr uint64_t kDefaultTimeout = 10000000000u;
+constexpr int kSpins = 2000;
+constexpr uint64_t kNap = 20000;
+
+// "0-7,16" as numbers.
+std::vector<int> parse_cpus(const char* text) {
+  std::vector<int> cpus;
+  if (text == nullptr) return cpus;
+  for (const char* at = text; *at != '\0';) {
+    int first, last, used = 0;
+    if (sscanf(at, "%d-%d%n", &first, &last, &used) < 2 || used == 0) {
+      used = 0;
+      if (sscanf(at, "%d%n", &first, &used) != 1) fail(MKNET_ERROR_ARGUMENT, "\"%s\" is no list of CPUs such as 0-7,16", text);
+      last = first;
+    }
+    if (first < 0 || last < first || last > 100000) fail(MKNET_ERROR_ARGUMENT, "\"%s\" is no list of CPUs such as 0-7,16", text);
+    for (int cpu = first; cpu <= last; ++cpu) cpus.push_back(cpu);
+    at += used;
+    if (*at == ',') ++at;
+  }
+  return cpus;
+}
+
+const mknet_desc& checked(const mknet_desc& d) {
+  if (d.backend == nullptr) fail(MKNET_ERROR_ARGUMENT, "no backend is named");
+  if (d.world < 1 || static_cast<uint32_t>(d.world) > kMaxWorld)
+    fail(MKNET_ERROR_ARGUMENT, "a world of %d ranks; 1 to %u can be numbered", d.world, kMaxWorld);
+  if (d.rank < 0 || d.rank >= d.world) fail(MKNET_ERROR_ARGUMENT, "rank %d is not in a world of %d", d.rank, d.world);
+  return d;
+}
+
+}  // namespace
+
+Network::Network(const mknet_desc& d)
+    : rank_(static_cast<uint32_t>(checked(d).rank)),
+      world_(static_cast<uint32_t>(d.world)),
+      backend_(d.backend),
+      start_(d.start),
+      timeout_ns_(d.timeout_ns != 0 ? d.timeout_ns : kDefaultTimeout),
+      job_(d.job),
+      device_(d.device),
+      ring_(d.capacity, d.start),
+      regions_(kRegions),
+      nics_(open_nics(d, device_)),
+      endpoints_(world_) {
+  proxy_settings_.device_producers = d.device_producers != 0;
+  proxy_settings_.cpus = parse_cpus(d.cpus);
+  proxy_settings_.failed = d.failed;
+  proxy_settings_.failed_user = d.failed_user;
+  for (const auto& nic : nics_) proxy_settings_.listens |= nic->listens();
+  try {
+    add_control_memory();
+  } catch (...) {
+    release();
+    throw;
+  }
+}
+
+Network::~Network() {
+  ring_.abort();
+  proxy_.reset();
+  transfer_.reset();
+  release();
+}
+
+void Network::release() {
+  nics_.clear();  // memory stays until no NIC knows it
+  for (Region& r : regions_)
+    if (r.fd >= 0) close(r.fd);
+  for (const uint32_t r : {kInbox, kOutbox})
+    if (regions_[r].base != nullptr) munmap(regions_[r].base, regions_[r].bytes);
+}
+
+void Network::add_control_memory() {
+  const uint64_t page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  for (const uint32_t number : {kInbox, kOutbox}) {
+    Region& r = regions_[number];
+    r.bytes = ((number == kInbox ? inbox_bytes(world_) : outbox_bytes(world_)) + page - 1) / page * page;
+    r.fd = new_memfd("mknet-control", r.bytes);
+    r.writable = number == kInbox;
+    void* p = mmap(nullptr, r.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, r.fd, 0);
+    if (p == MAP_FAILED) fail(MKNET_ERROR_MEMORY, "%" PRIu64 " bytes for the proxy: %s", r.bytes, strerror(errno));
+    r.base = static_cast<char*>(p);
+    for (const auto& nic : nics_) nic->add_region(number, r);
+  }
+}
+
+uint32_t Network::add(const mknet_range& range) {
+  if (!common_.empty()) fail(MKNET_ERROR_ARGUMENT, "memory is registered before the endpoint is asked for");
+  if (registered_ == kOutbox) fail(MKNET_ERROR_ARGUMENT, "%u ranges are registered already, no more can be", registered_);
+  if (range.base == nullptr || range.bytes == 0) fail(MKNET_ERROR_ARGUMENT, "an empty range cannot be registered");
+  if (reinterpret_cast<uintptr_t>(range.base) + range.bytes < range.bytes) fail(MKNET_ERROR_ARGUMENT, "the range is no memory");
+  if (range.memory != MKNET_HOST && range.memory != MKNET_DEVICE) fail(MKNET_ERROR_ARGUMENT, "unknown kind of memory %d", range.memory);
+  if (registered_ == kHeap && reinterpret_cast<uintptr_t>(range.base) % 8 != 0)
+    fail(MKNET_ERROR_ARGUMENT, "the heap's flags need a base that is aligned to 8 bytes");
+  Region r;
+  r.base = static_cast<char*>(range.base);
+  r.bytes = range.bytes;
+  r.memory = range.memory;
+  r.fd_offset = range.fd_offset;
+  r.writable = registered_ == kHeap;
+  if (range.fd >= 0 && (r.fd = dup(range.fd)) < 0) fail(MKNET_ERROR_SYSTEM, "keeping the range's descriptor: %s", strerror(errno));
+  try {
+    for (const auto& nic : nics_) nic->add_region(registered_, r);
+  } catch (...) {
+    if (r.fd >= 0) close(r.fd);
+    throw;
+  }
+  regions_[registered_] = r;
+  return registered_++;
+}
+
+// What both sides must agree on, then each NIC's own part.
+void Network::build_common() {
+  if (registered_ == 0) fail(MKNET_ERROR_ARGUMENT, "the heap is registered first");
+  memset(regions_[kInbox].base, 0, regions_[kInbox].bytes);
+  BlobWriter w;
+  w.put(kMagic);
+  w.put(MKNET_VERSION);
+  w.put(job_);
+  w.put(rank_);
+  w.put(world_);
+  w.put_text(backend_);
+  w.put(nics_[0]->properties().ordered);
+  w.put(regions_[kHeap].bytes);
+  w.put(start_);
+  w.put(kWindow);
+  w.put(static_cast<uint32_t>(nics_.size()));
+  for (const auto& nic : nics_) {
+    w.put(nic->properties().lanes);
+    w.put(nic->properties().credits);
+    const Blob blob = nic->common(job_);
+    w.put_bytes(blob.data(), blob.size());
+  }
+  common_ = w.take();
+}
+
+const Blob& Network::endpoint(int32_t peer) {
+  if (peer < -1 || peer >= static_cast<int32_t>(world_) || peer == static_cast<int32_t>(rank_))
+    fail(MKNET_ERROR_ARGUMENT, "rank %u has no endpoint for rank %d", rank_, peer);
+  if (proxy_) fail(MKNET_ERROR_ARGUMENT, "the network was started; reset it first");
+  if (common_.empty()) build_common();
+  if (peer == -1) return common_;
+  Blob& blob = endpoints_[static_cast<uint32_t>(peer)];
+  if (blob.empty()) {
+    BlobWriter w;
+    w.put(job_);
+    for (const auto& nic : nics_) {
+      const Blob part = nic->endpoint(static_cast<uint32_t>(peer));
+      w.put_bytes(part.data(), part.size());
+    }
+    blob = w.take();
+  }
+  return blob;
+}
+
+void Network::refuse(uint32_t peer, const Error& e) const {
+  fail(e.code, "rank %u cannot connect to rank %u by %s: %s", rank_, peer, backend_.c_str(), e.what());
+}
+
+void Network::set_up_transfer() {
+  if (transfer_) return;
+  TransferSettings s;
+  s.rank = rank_;
+  s.world = world_;
+  s.start = start_;
+  s.timeout_ns = timeout_ns_;
+  s.device = &device_;
+  for (const auto& nic : nics_) s.nics.push_back(nic.get());
+  s.regions = &regions_;
+  transfer_ = nics_[0]->properties().ordered ? make_ordered(s) : make_unordered(s);
+}
+
+void Network::connect(uint32_t peer, const Blob& common, const Blob& own, void* mapped) {
+  if (peer >= world_ || peer == rank_) fail(MKNET_ERROR_ARGUMENT, "rank %u cannot connect to rank %u in a world of %u", rank_, peer, world_);
+  if (common_.empty() || proxy_) fail(MKNET_ERROR_ARGUMENT, "peers are connected after the endpoint was made and before the start");
+  if (std::find(peers_.begin(), peers_.end(), peer) != peers_.end()) fail(MKNET_ERROR_ARGUMENT, "rank %u is connected already", peer);
+  try {
+    BlobReader r(common.data(), common.size());
+    if (r.get<uint32_t>() != kMagic) fail(MKNET_ERROR_PEER, "what came is no endpoint data");
+    if (const uint32_t v = r.get<uint32_t>(); v != MKNET_VERSION) fail(MKNET_ERROR_PEER, "its library has version %u, this one %u", v, MKNET_VERSION);
+    if (r.get<uint64_t>() != job_) fail(MKNET_ERROR_PEER, "its endpoint belongs to another job or generation");
+    if (const uint32_t n = r.get<uint32_t>(); n != peer) fail(MKNET_ERROR_PEER, "the endpoint is rank %u's", n);
+    if (const uint32_t n = r.get<uint32_t>(); n != world_) fail(MKNET_ERROR_PEER, "its world has %u ranks, this one %u", n, world_);
+    if (const std::string b = r.get_text(); b != backend_) fail(MKNET_ERROR_PEER, "it uses %.40s", b.c_str());
+    if (r.get<bool>() != nics_[0]->properties().ordered) fail(MKNET_ERROR_PEER, "one side keeps the order of writes, the other does not");
+    if (const uint64_t n = r.get<uint64_t>(); n != regions_[kHeap].bytes)
+      fail(MKNET_ERROR_PEER, "its heap has %" PRIu64 " bytes, this one %" PRIu64, n, regions_[kHeap].bytes);
+    if (r.get<uint64_t>() != start_ || r.get<uint32_t>() != kWindow) fail(MKNET_ERROR_PEER, "it counts commands otherwise");
+    const uint32_t theirs = r.get<uint32_t>();
+    if (theirs == 0 || theirs > kMaxNics) fail(MKNET_ERROR_PEER, "it has %u NICs; 1 to %u can be used", theirs, kMaxNics);
+    BlobReader p(own.data(), own.size());
+    if (p.get<uint64_t>() != job_) fail(MKNET_ERROR_PEER, "its endpoint belongs to another job or generation");
+    PeerSettings settings;
+    settings.nics = std::min(theirs, static_cast<uint32_t>(nics_.size()));
+    settings.credits = UINT32_MAX;
+    for (uint32_t i = 0; i < theirs; ++i) {
+      const uint32_t lanes = r.get<uint32_t>(), credits = r.get<uint32_t>();
+      const Blob nic_common = r.get_bytes(), nic_own = p.get_bytes();
+      if (i >= settings.nics) continue;
+      if (lanes != nics_[i]->properties().lanes) fail(MKNET_ERROR_PEER, "it has %u queue pairs per NIC, this rank %u", lanes, nics_[i]->properties().lanes);
+      settings.credits = std::min({settings.credits, credits, nics_[i]->properties().credits});
+      nics_[i]->connect(peer, job_, nic_common, nic_own, mapped);
+    }
+    r.end();
+    p.end();
+    if (!nics_[0]->properties().ordered && settings.credits == 0) fail(MKNET_ERROR_PEER, "one side cannot receive");
+    set_up_transfer();
+    transfer_->add_peer(peer, settings);
+  } catch (const Error& e) {
+    refuse(peer, e);
+  }
+  peers_.push_back(peer);
+}
+
+void Network::start() {
+  if (proxy_) fail(MKNET_ERROR_ARGUMENT, "the network was started already");
+  verdict_.check();
+  if (common_.empty()) fail(MKNET_ERROR_ARGUMENT, "the endpoint is made before the start");
+  set_up_transfer();
+  proxy_ = std::make_unique<Proxy>(ring_, *transfer_, verdict_, proxy_settings_);
+}
+
+void Network::verify(uint64_t timeout_ns) {
+  if (!proxy_) fail(MKNET_ERROR_ARGUMENT, "the network was not started");
+  try {
+    proxy_->verify(peers_, job_ | uint64_t{1} << 63, now_ns() + timeout_ns);
+  } catch (const Error& e) {
+    if (e.code != MKNET_ERROR_TIMEOUT) throw;
+    fail(e.code, "rank %u: the connections stand, but %s within %.3g s: no path between these addresses?", rank_, e.what(),
+         static_cast<double>(timeout_ns) / 1e9);
+  }
+}
+
+void Network::drain(uint64_t timeout_ns) {
+  if (proxy_) proxy_->drain(now_ns() + timeout_ns);
+}
+
+void Network::abort(const char* reason) {
+  verdict_.set(MKNET_ERROR_ABORTED, reason != nullptr ? reason : "aborted");
+  ring_.abort();
+}
+
+void Network::reset(uint64_t job) {
+  ring_.abort();
+  proxy_.reset();
+  transfer_.reset();
+  for (const auto& nic : nics_) nic->disconnect();
+  peers_.clear();
+  common_.clear();
+  endpoints_.assign(world_, {});
+  job_ = job;
+  verdict_.clear();
+  ring_.reset(start_);
+}
+
+uint64_t Network::push(const mknet_command& command, uint64_t timeout_ns) {
+  verdict_.check();
+  return ring_.push(command, now_ns() + timeout_ns);
+}
+
+void Network::flush(uint64_t position, uint64_t timeout_ns) const {
+  const uint64_t deadline = now_ns() + timeout_ns;
+  for (int tries = 0; static_cast<int64_t>(ring_.completed() - position) < 0; ++tries) {
+    verdict_.check();
+    if (tries < kSpins) continue;
+    if (now_ns() >= deadline)
+      fail(MKNET_ERROR_TIMEOUT, "rank %u: commands below %" PRIu64 " are complete, waited for %" PRIu64, rank_, ring_.completed(), position);
+    std::this_thread::sleep_for(std::chrono::nanoseconds(kNap));
+  }
+}
+
+std::string Network::describe() const {
+  std::string text = backend_;
+  for (const auto& nic : nics_) text += (nic == nics_.front() ? ": " : "; ") + nic->describe();
+  return text;
+}
+
+void Network::statistics(mknet_stats* out) const {
+  if (proxy_) proxy_->statistics(out);
+}
+
+}  // namespace mk::net

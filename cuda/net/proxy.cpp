@@ -1,0 +1,239 @@
+#include "net/proxy.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+
+#include "net/clock.h"
+
+namespace mk::net {
+
+namespace {
+
+constexpr uint64_t kDeviceSpin = 100000000;  // ns of spinning after the last command when GPUs produce
+constexpr uint64_t kHostSpin = 50000;        // the same when host threads do, who wake us
+constexpr uint64_t kFirstNap = 10000;
+constexpr uint64_t kBusyNap = 50000;         // longest while writes are under way
+constexpr uint64_t kIdleNap = 1000000;       // longest while a command or an arrival may come unannounced
+constexpr uint64_t kLongSleep = 100000000;   // while only a wake-up can bring work
+constexpr int kTake = 64;                    // commands between two looks at the NICs
+constexpr uint64_t kAskNap = 50000;
+
+void nap(uint64_t ns) { std::this_thread::sleep_for(std::chrono::nanoseconds(ns)); }
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
+
+bool Verdict::set(int code, const std::string& text) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (ended_) return false;
+  code_ = code;
+  text_ = text;
+  ended_.store(true, std::memory_order_release);
+  changed_.notify_all();
+  return true;
+}
+
+void Verdict::check() const {
+  if (!ended()) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  throw Error(code_, text_);
+}
+
+void Verdict::wait(uint64_t timeout_ns) const {
+  std::unique_lock<std::mutex> lock(mutex_);
+  // Not wait_for: the sanitizers of this compiler do not know the clock that it waits by.
+  changed_.wait_until(lock, std::chrono::system_clock::now() + std::chrono::nanoseconds(timeout_ns), [this] { return ended_.load(); });
+}
+
+mknet_error Verdict::error() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  mknet_error e;
+  report(&e, code_, text_.c_str());
+  return e;
+}
+
+void Verdict::clear() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  ended_ = false;
+  code_ = MKNET_OK;
+  text_.clear();
+}
+
+Proxy::Proxy(Ring& ring, Transfer& transfer, Verdict& verdict, const ProxySettings& settings)
+    : ring_(ring), transfer_(transfer), verdict_(verdict), s_(settings), thread_([this] { run(); }) {}
+
+Proxy::~Proxy() {
+  stop_ = true;
+  ring_.wake();
+  thread_.join();
+}
+
+void Proxy::run() {
+  prctl(PR_SET_NAME, "mknet-proxy");
+  prctl(PR_SET_TIMERSLACK, 1UL);
+  try {
+    pin();
+    loop();
+    return;
+  } catch (const Error& e) {
+    verdict_.set(e.code, e.what());
+  } catch (const std::bad_alloc&) {
+    verdict_.set(MKNET_ERROR_MEMORY, "the proxy is out of host memory");
+  } catch (const std::exception& e) {
+    verdict_.set(MKNET_ERROR_SYSTEM, e.what());
+  }
+  request_ = 0;
+  ring_.abort();
+  const mknet_error error = verdict_.error();
+  if (s_.failed != nullptr) s_.failed(s_.failed_user, &error);
+}
+
+void Proxy::pin() const {
+  if (s_.cpus.empty()) return;
+  // Only where the process may run at all: a container's set is smaller than the machine.
+  cpu_set_t allowed, wanted;
+  CPU_ZERO(&wanted);
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
+  for (const int cpu : s_.cpus)
+    if (cpu >= 0 && cpu < CPU_SETSIZE && CPU_ISSET(cpu, &allowed)) CPU_SET(cpu, &wanted);
+  if (CPU_COUNT(&wanted) > 0) pthread_setaffinity_np(pthread_self(), sizeof wanted, &wanted);
+}
+
+void Proxy::loop() {
+  active_ns_ = now_ns();
+  nap_ns_ = kFirstNap;
+  while (!stop_) {
+    if (verdict_.ended()) verdict_.check();
+    if (ring_.aborted()) fail(MKNET_ERROR_ABORTED, "a producer of the command FIFO gave up waiting");
+    bool busy = false;
+    mknet_command c;
+    for (int i = 0; i < kTake && transfer_.room() && ring_.take(&c); ++i) {
+      transfer_.submit(c, ring_.next() - 1);
+      busy = true;
+    }
+    if (busy && slept_ns_ != 0) late_ns_ = now_ns() - slept_ns_, ++wakes_;
+    slept_ns_ = 0;
+    busy |= serve();
+    busy |= transfer_.progress();
+    if (busy) publish();
+    const uint64_t now = now_ns();
+    if (busy) {
+      active_ns_ = now;
+      nap_ns_ = kFirstNap;
+    } else {
+      rest(now);
+    }
+  }
+}
+
+void Proxy::publish() {
+  ring_.complete(transfer_.completed());
+  const TransferCounts& c = transfer_.counts();
+  const uint64_t values[5] = {c.commands, c.writes, c.doorbells, c.bytes, c.flags_raised};
+  for (int i = 0; i < 5; ++i) counts_[i].store(values[i], std::memory_order_relaxed);
+}
+
+void Proxy::rest(uint64_t now) {
+  const bool idle = transfer_.idle();
+  if (now - active_ns_ < (s_.device_producers ? kDeviceSpin : kHostSpin)) {
+    pause();
+    if (!s_.device_producers) sched_yield();
+    return;
+  }
+  const uint64_t longest = s_.device_producers ? kIdleNap : !idle ? kBusyNap : s_.listens ? kIdleNap : kLongSleep;
+  // With GPU producers the spinning was long enough already.
+  const uint64_t ns = s_.device_producers || longest == kLongSleep ? longest : nap_ns_;
+  if (!ring_.sleep(ns)) return;
+  slept_ns_ = now;
+  nap_ns_ = std::min(nap_ns_ * 2, longest);
+  ++naps_;
+}
+
+bool Proxy::serve() {
+  uint32_t request = request_.load(std::memory_order_acquire);
+  if (request == 0 || !request_.compare_exchange_strong(request, kServing)) return false;
+  const bool done = request == kProbe ? send_probes() : request == kLook ? look_for_probes() : drained();
+  request_.store(done ? 0 : request, std::memory_order_release);
+  return done;
+}
+
+bool Proxy::send_probes() {
+  if (!transfer_.room()) return false;
+  const uint32_t peer = probe_peers_[probes_sent_ / kMaxLanes], lane = probes_sent_ % kMaxLanes;
+  if (lane < transfer_.lanes(peer)) transfer_.probe(peer, lane, probe_value_);
+  return ++probes_sent_ == probe_peers_.size() * kMaxLanes;
+}
+
+bool Proxy::look_for_probes() {
+  missing_.clear();
+  for (const uint32_t peer : probe_peers_)
+    for (uint32_t lane = 0; lane < transfer_.lanes(peer) && missing_.empty(); ++lane)
+      if (transfer_.probe_seen(peer, lane) != probe_value_)
+        missing_ = format("rank %u over %s", peer, transfer_.lane_text(peer, lane).c_str());
+  return true;
+}
+
+bool Proxy::drained() {
+  if (!transfer_.idle() || transfer_.completed() != ring_.tail()) return false;
+  publish();
+  return true;
+}
+
+void Proxy::ask(uint32_t what, uint64_t deadline_ns, const char* doing) {
+  verdict_.check();
+  request_.store(what, std::memory_order_release);
+  ring_.wake();
+  for (bool late = false; request_.load(std::memory_order_acquire) != 0;) {
+    if (verdict_.ended() || late) {
+      // Taken back, unless the thread is at it; after a failure it no longer is.
+      uint32_t mine = what;
+      if (request_.compare_exchange_strong(mine, 0)) {
+        verdict_.check();
+        fail(MKNET_ERROR_TIMEOUT, "%s took too long", doing);
+      }
+      verdict_.check();
+    }
+    late = now_ns() >= deadline_ns;
+    nap(kAskNap);
+  }
+}
+
+void Proxy::verify(const std::vector<uint32_t>& peers, uint64_t value, uint64_t deadline_ns) {
+  std::lock_guard<std::mutex> lock(asking_);
+  probe_peers_ = peers;
+  probe_value_ = value;
+  probes_sent_ = 0;
+  if (peers.empty()) return;
+  ask(kProbe, std::max(deadline_ns, now_ns() + 10000000000u), "sending probes to the peers");
+  for (;;) {
+    ask(kLook, std::max(deadline_ns, now_ns() + 10000000000u), "looking for the peers' probes");
+    if (missing_.empty()) return;
+    if (now_ns() >= deadline_ns) fail(MKNET_ERROR_TIMEOUT, "no probe came from %s", missing_.c_str());
+    nap(kAskNap);
+  }
+}
+
+void Proxy::drain(uint64_t deadline_ns) {
+  std::lock_guard<std::mutex> lock(asking_);
+  ask(kDrain, deadline_ns, "completing all commands");
+}
+
+void Proxy::statistics(mknet_stats* out) const {
+  uint64_t* values[5] = {&out->commands, &out->writes, &out->doorbells, &out->bytes, &out->flags_raised};
+  for (int i = 0; i < 5; ++i) *values[i] = counts_[i].load(std::memory_order_relaxed);
+  out->wakes = wakes_;
+  out->naps = naps_;
+  out->late_ns = late_ns_;
+}
+
+}  // namespace mk::net

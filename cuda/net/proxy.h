@@ -1,0 +1,91 @@
+// The proxy thread: takes commands from the FIFO, sees them through, publishes what is complete, sleeps when there is
+// nothing to do, and ends everything at the first failure.
+//
+// Host producers wake it. GPU producers cannot, so with them it spins for 100 ms after the last command and then looks
+// once a millisecond. A receiver's proxy on an unordered network must look for arrivals too.
+#pragma once
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "net/ring.h"
+#include "net/transfer.h"
+
+namespace mk::net {
+
+struct ProxySettings {
+  bool device_producers = false;
+  bool listens = false;  // some NIC does
+  std::vector<int> cpus; // to run on; empty: any
+  mknet_failed failed = nullptr;
+  void* failed_user = nullptr;
+};
+
+// How the network ended; the first reason stays. Any thread.
+class Verdict {
+ public:
+  bool set(int code, const std::string& text);  // false: there was one
+  bool ended() const { return ended_.load(std::memory_order_acquire); }
+  void check() const;  // throws it
+  void wait(uint64_t timeout_ns) const;
+  mknet_error error() const;
+  void clear();
+
+ private:
+  std::atomic<bool> ended_{false};
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  int code_ = MKNET_OK;
+  std::string text_;
+};
+
+class Proxy {
+ public:
+  Proxy(Ring& ring, Transfer& transfer, Verdict& verdict, const ProxySettings& settings);
+  ~Proxy();
+
+  // Sends a probe over every lane of the peers and returns when theirs have come; throws on time-out.
+  void verify(const std::vector<uint32_t>& peers, uint64_t value, uint64_t deadline_ns);
+  // Returns when all that was pushed is complete and nothing is under way.
+  void drain(uint64_t deadline_ns);
+  void statistics(mknet_stats* out) const;
+
+ private:
+  void run();
+  void loop();
+  void pin() const;
+  bool serve();
+  void rest(uint64_t now);
+  void publish();
+  // Asks the thread to run verify's or drain's part; waits until it has.
+  void ask(uint32_t what, uint64_t deadline_ns, const char* doing);
+
+  bool send_probes();
+  bool look_for_probes();
+  bool drained();
+
+  enum : uint32_t { kProbe = 1, kLook = 2, kDrain = 3, kServing = 4 };
+
+  Ring& ring_;
+  Transfer& transfer_;
+  Verdict& verdict_;
+  const ProxySettings s_;
+
+  std::mutex asking_;                 // one request at a time
+  std::atomic<uint32_t> request_{0};  // 0: none, or done
+  std::vector<uint32_t> probe_peers_;
+  uint64_t probe_value_ = 0;
+  size_t probes_sent_ = 0;         // places (peer, lane) done
+  std::string missing_;            // the first probe that has not come; empty: all have
+
+  std::atomic<bool> stop_{false};
+  uint64_t active_ns_ = 0, nap_ns_ = 0, slept_ns_ = 0;
+  std::atomic<uint64_t> wakes_{0}, naps_{0}, late_ns_{0};
+  std::atomic<uint64_t> counts_[5] = {};
+  std::thread thread_;
+};
+
+}  // namespace mk::net

@@ -1,0 +1,137 @@
+#include "net/ring.h"
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
+#include <ctime>
+
+#include "net/clock.h"
+#include "net/error.h"
+
+namespace mk::net {
+
+namespace {
+
+constexpr uint32_t kSlots = 1024;  // offset of slot 0
+static_assert(sizeof(mknet_fifo) <= kSlots && kSlots % 64 == 0);
+
+constexpr int kSpins = 1000;                 // looks at a full FIFO before the producer naps
+constexpr uint64_t kProducerNap = 20000;     // ns
+
+template <class T>
+T load(const T* p, int order) {
+  return __atomic_load_n(p, order);
+}
+
+void nap(uint64_t ns) {
+  const timespec t = {static_cast<time_t>(ns / 1000000000u), static_cast<long>(ns % 1000000000u)};
+  nanosleep(&t, nullptr);
+}
+
+}  // namespace
+
+Ring::Ring(uint32_t capacity, uint64_t start) {
+  if (capacity == 0) capacity = kDefaultCapacity;
+  if ((capacity & (capacity - 1)) != 0 || capacity > kMaxCapacity)
+    fail(MKNET_ERROR_ARGUMENT, "a FIFO of %u slots: a power of two up to %u is needed", capacity, kMaxCapacity);
+  const uint64_t page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  const uint64_t bytes = (kSlots + uint64_t{capacity} * sizeof(mknet_command) + page - 1) / page * page;
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) fail(MKNET_ERROR_MEMORY, "a FIFO of %u slots: %s", capacity, strerror(errno));
+  head_ = static_cast<mknet_fifo*>(memory);
+  head_->capacity = capacity;
+  head_->slots = kSlots;
+  head_->bytes = bytes;
+  reset(start);
+  head_->magic = MKNET_FIFO_MAGIC;
+}
+
+Ring::~Ring() { munmap(head_, head_->bytes); }
+
+mknet_command* Ring::slot(uint64_t position) const {
+  auto* slots = reinterpret_cast<mknet_command*>(reinterpret_cast<char*>(head_) + head_->slots);
+  return slots + (position & (head_->capacity - 1));
+}
+
+uint64_t Ring::push(const mknet_command& command, uint64_t deadline_ns) {
+  uint64_t position = load(&head_->tail, __ATOMIC_RELAXED);
+  for (int tries = 0;; ++tries) {
+    if (aborted()) fail(MKNET_ERROR_ABORTED, "the network was aborted");
+    if (position - load(&head_->consumed, __ATOMIC_ACQUIRE) < head_->capacity) {
+      if (__atomic_compare_exchange_n(&head_->tail, &position, position + 1, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        break;
+      continue;  // position is the new tail
+    }
+    if (tries > kSpins) {
+      if (now_ns() >= deadline_ns)
+        fail(MKNET_ERROR_TIMEOUT, "the command FIFO stayed full: position %llu, the proxy is at %llu",
+             static_cast<unsigned long long>(position),
+             static_cast<unsigned long long>(load(&head_->consumed, __ATOMIC_RELAXED)));
+      nap(kProducerNap);
+    }
+    position = load(&head_->tail, __ATOMIC_RELAXED);
+  }
+  mknet_command* s = slot(position);
+  memcpy(reinterpret_cast<char*>(s) + 8, reinterpret_cast<const char*>(&command) + 8, sizeof command - 8);
+  // Sequentially consistent, as the load of `sleeping`: either the proxy sees the command before it sleeps, or we see
+  // that it sleeps.
+  __atomic_store_n(&s->sequence, position + 1, __ATOMIC_SEQ_CST);
+  if (load(&head_->sleeping, __ATOMIC_SEQ_CST) != 0) wake();
+  return position;
+}
+
+bool Ring::take(mknet_command* out) {
+  mknet_command* s = slot(next_);
+  if (load(&s->sequence, __ATOMIC_ACQUIRE) != next_ + 1) return false;
+  memcpy(out, s, sizeof *out);
+  ++next_;
+  __atomic_store_n(&head_->consumed, next_, __ATOMIC_RELEASE);
+  return true;
+}
+
+void Ring::complete(uint64_t position) { __atomic_store_n(&head_->completed, position, __ATOMIC_RELEASE); }
+
+bool Ring::sleep(uint64_t ns) {
+  const uint32_t ticket = load(&head_->wake, __ATOMIC_SEQ_CST);
+  __atomic_store_n(&head_->sleeping, 1, __ATOMIC_SEQ_CST);
+  const bool waits = load(&slot(next_)->sequence, __ATOMIC_SEQ_CST) != next_ + 1 && !aborted();
+  if (waits) {
+    const timespec t = {static_cast<time_t>(ns / 1000000000u), static_cast<long>(ns % 1000000000u)};
+    syscall(SYS_futex, &head_->wake, FUTEX_WAIT_PRIVATE, ticket, &t, nullptr, 0);
+  }
+  __atomic_store_n(&head_->sleeping, 0, __ATOMIC_SEQ_CST);
+  return waits;
+}
+
+void Ring::wake() {
+  __atomic_fetch_add(&head_->wake, 1, __ATOMIC_SEQ_CST);
+  syscall(SYS_futex, &head_->wake, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+}
+
+void Ring::abort() {
+  __atomic_store_n(&head_->abort, 1, __ATOMIC_SEQ_CST);
+  wake();
+}
+
+bool Ring::aborted() const { return load(&head_->abort, __ATOMIC_SEQ_CST) != 0; }
+uint64_t Ring::completed() const { return load(&head_->completed, __ATOMIC_ACQUIRE); }
+uint64_t Ring::tail() const { return load(&head_->tail, __ATOMIC_ACQUIRE); }
+
+void Ring::reset(uint64_t start) {
+  next_ = start;
+  head_->start = start;
+  // A sequence that no command near `start` has.
+  for (uint32_t i = 0; i < head_->capacity; ++i) __atomic_store_n(&slot(i)->sequence, start, __ATOMIC_RELAXED);
+  __atomic_store_n(&head_->tail, start, __ATOMIC_RELAXED);
+  __atomic_store_n(&head_->consumed, start, __ATOMIC_RELAXED);
+  __atomic_store_n(&head_->completed, start, __ATOMIC_RELAXED);
+  __atomic_store_n(&head_->sleeping, 0, __ATOMIC_RELAXED);
+  __atomic_store_n(&head_->abort, 0, __ATOMIC_RELEASE);
+}
+
+}  // namespace mk::net

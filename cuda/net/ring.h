@@ -1,0 +1,50 @@
+// The two ends of the command FIFO on the host; the layout and the protocol are in fifo.h.
+#pragma once
+#include <cstdint>
+
+#include "net/fifo.h"
+
+namespace mk::net {
+
+constexpr uint32_t kDefaultCapacity = 1024;
+constexpr uint32_t kMaxCapacity = 1u << 20;
+
+class Ring {
+ public:
+  Ring(uint32_t capacity, uint64_t start);
+  ~Ring();
+  Ring(const Ring&) = delete;
+  Ring& operator=(const Ring&) = delete;
+
+  mknet_fifo* head() const { return head_; }
+
+  // Producer, any thread. Waits for a free slot until the deadline (clock.h); returns the command's position. Throws on
+  // time-out and after an abort; no slot is left claimed then.
+  uint64_t push(const mknet_command& command, uint64_t deadline_ns);
+
+  // Proxy: the next command, if there is one.
+  bool take(mknet_command* out);
+  // Proxy: the position that take() looks at.
+  uint64_t next() const { return next_; }
+  // Proxy: commands below `position` are complete.
+  void complete(uint64_t position);
+  // Proxy: sleeps until a host producer pushes, wake() is called or the time is over. True if it slept at all.
+  bool sleep(uint64_t ns);
+
+  void wake();
+  void abort();
+  bool aborted() const;
+  uint64_t completed() const;
+  uint64_t tail() const;
+
+  // Empties the FIFO; no producer and no proxy may be at work.
+  void reset(uint64_t start);
+
+ private:
+  mknet_command* slot(uint64_t position) const;
+
+  mknet_fifo* head_ = nullptr;
+  uint64_t next_ = 0;
+};
+
+}  // namespace mk::net
