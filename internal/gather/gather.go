@@ -12,8 +12,8 @@ import (
 	"io"
 
 	"github.com/mkrun/mkrun/internal/engine"
+	"github.com/mkrun/mkrun/internal/engine/cuda"
 	"github.com/mkrun/mkrun/internal/launch"
-	"github.com/mkrun/mkrun/internal/measure"
 	"github.com/mkrun/mkrun/internal/topology"
 )
 
@@ -32,9 +32,9 @@ func (r Request) Node(ctx context.Context) (*topology.Node, error) {
 	if err != nil || !r.Measure {
 		return n, err
 	}
-	meter, err := measure.Open("")
+	meter, err := cuda.OpenLibrary("")
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("nothing to measure with: %w", err)
 	}
 	return n, n.Measure(ctx, meter)
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 
 	"github.com/mkrun/mkrun/internal/engine"
+	"github.com/mkrun/mkrun/internal/topology"
 )
 
 // ABI is the version of the data plane's C interface that this mkrun was built with: none.
@@ -25,6 +26,19 @@ func (*Library) Devices() ([]Device, error) { return nil, errNoCgo }
 
 // Reaches fails.
 func (*Library) Reaches(int, int) (bool, error) { return false, errNoCgo }
+
+// UUIDs fails.
+func (*Library) UUIDs() ([]string, error) { return nil, errNoCgo }
+
+// Pair fails.
+func (*Library) Pair(int, int) ([2]topology.MeasuredPath, error) {
+	return [2]topology.MeasuredPath{}, errNoCgo
+}
+
+// HostLink fails.
+func (*Library) HostLink(int) (topology.MeasuredHost, error) {
+	return topology.MeasuredHost{}, errNoCgo
+}
 
 // DeviceMemory fails.
 func (*Library) DeviceMemory(engine.Config) (int64, error) { return 0, errNoCgo }

@@ -17,6 +17,7 @@
 
 #include "mkernel.h"
 #include "mkernel_device.h"
+#include "mkernel_measure.h"
 #include "mkernel_plan.h"
 
 #ifndef HOSTLIB_VERSION
@@ -114,6 +115,31 @@ int mk_device_reaches(int32_t device, int32_t peer, int32_t* yes, mk_error* e) {
 int mk_device_free_bytes(int32_t device, uint64_t* bytes, mk_error* e) {
   (void)device;
   *bytes = strtoull(setting("HOSTLIB_FREE", setting("HOSTLIB_BYTES", "17179869184")), NULL, 10);
+  return ok(e);
+}
+
+// Figures of links: made up, each another number, so that one in the wrong place is seen.
+int mk_measure_pair(int32_t a, int32_t b, const mk_measure_options* options, mk_measure_path path[2], mk_error* e) {
+  (void)options;
+  const int gpus = atoi(setting("HOSTLIB_GPUS", "0"));
+  if (a >= gpus || b >= gpus) return fail(e, MK_ERROR_ARGUMENT, "a device that does not exist");
+  for (int i = 0; i < 2; ++i) {
+    MK_INIT(&path[i]);
+    const double back = 0.5 * i;
+    path[i].direct = i == 0;
+    path[i].copy_gbs = 1 + back, path[i].both_gbs = 2 + back, path[i].store_gbs = 3 + back;
+    path[i].load_us = 4 + back, path[i].signal_us = 5 + back;
+    path[i].words = 6 + i, path[i].wrong_copy = 8 + i, path[i].wrong_store = 10 + i, path[i].wrong_load = 12 + i;
+  }
+  return ok(e);
+}
+
+int mk_measure_host_link(int32_t device, const mk_measure_options* options, mk_measure_host* out, mk_error* e) {
+  (void)options;
+  if (device >= atoi(setting("HOSTLIB_GPUS", "0"))) return fail(e, MK_ERROR_ABORTED, "lost signal 7");
+  MK_INIT(out);
+  out->to_device_gbs = 1, out->to_host_gbs = 2, out->both_to_device_gbs = 3, out->both_to_host_gbs = 4, out->signal_us = 5;
+  out->words = 6, out->wrong_to_device = 7, out->wrong_to_host = 8;
   return ok(e);
 }
 
