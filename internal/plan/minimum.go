@@ -129,7 +129,7 @@ func (m *minimum) operands(r *Result) []bound {
 func (m *minimum) lacks(o Operand, rank int) []Volume {
 	node := m.node[rank]
 	var rows, cols Dim
-	sharded := false
+	var sharded bool
 	if i := m.result(o); i >= 0 {
 		rows, cols, sharded = m.Results[i].Rows, m.Results[i].Cols, m.Results[i].Sharded
 	} else {

@@ -31,43 +31,103 @@ func (a access) moment(g *graph) moment {
 type memory struct {
 	g        *graph
 	cuts     *cuts
-	accesses relation[access] // by rank
+	input    []bool          // by buffer
+	incoming relation[int32] // by rank: the tasks of others that write there
 }
 
 func newMemory(g *graph) *memory {
 	g.ends = newEnds(g)
-	m := &memory{g: g, cuts: g.cuts}
-	input := make([]bool, len(g.p.Buffers))
+	m := &memory{g: g, cuts: g.cuts, input: make([]bool, len(g.p.Buffers))}
 	for i, b := range g.p.Buffers {
-		input[i] = b.Kind == BufInput
+		m.input[i] = b.Kind == BufInput
 	}
-	m.accesses = relate(len(g.p.Ranks), func(yield func(int, access)) {
+	m.incoming = relate(len(g.p.Ranks), func(yield func(int, int32)) {
 		for id, t := range g.tasks {
-			if t.Kind == Notify {
-				continue
+			if t.Peer != int(g.rank[id]) {
+				yield(t.Peer, int32(id))
 			}
-			rank, task := int(g.rank[id]), int32(id)
-			read := func(r Region) {
-				if input[r.Buffer] {
-					return
-				}
-				for step := range t.Steps {
-					yield(rank, access{m.cuts.rect(t.depthPart(r, step)), task, r.Buffer, false, step})
-				}
-				if t.Steps == 0 {
-					yield(rank, access{m.cuts.rect(r), task, r.Buffer, false, allSteps})
-				}
-			}
-			for _, src := range t.sources() {
-				read(src)
-			}
-			if t.Kind == Compute {
-				read(t.B)
-			}
-			yield(t.Peer, access{m.cuts.rect(t.Dst), task, t.Dst.Buffer, true, allSteps})
 		}
 	})
 	return m
+}
+
+// collect lists the accesses to the memory of a rank, by buffer and first row.
+func (c *checker) collect(rank int) []access {
+	all := c.all[:0]
+	write := func(id int32, t *Task) {
+		all = append(all, access{c.rect(t.Dst), id, t.Dst.Buffer, true, allSteps})
+	}
+	first := c.g.base[rank][0]
+	for id := first; int(id) < len(c.g.tasks) && int(c.g.rank[id]) == rank; id++ {
+		t := c.g.tasks[id]
+		if t.Kind == Notify {
+			continue
+		}
+		read := func(r Region) {
+			if c.input[r.Buffer] {
+				return
+			}
+			for step := range t.Steps {
+				all = append(all, access{c.rect(t.depthPart(r, step)), id, r.Buffer, false, step})
+			}
+			if t.Steps == 0 {
+				all = append(all, access{c.rect(r), id, r.Buffer, false, allSteps})
+			}
+		}
+		if t.Kind == Reduce {
+			for _, src := range t.Srcs {
+				read(src)
+			}
+		} else {
+			read(t.Src)
+		}
+		if t.Kind == Compute {
+			read(t.B)
+		}
+		if t.Peer == rank {
+			write(id, t)
+		}
+	}
+	for _, id := range c.memory.incoming.of(rank) {
+		write(id, c.g.tasks[id])
+	}
+	c.spareAll = slices.Grow(c.spareAll[:0], len(all))[:len(all)]
+	c.sort(c.spareAll, all, func(a *access) int32 { return a.r0 })
+	c.sort(all, c.spareAll, func(a *access) int32 { return int32(a.buffer) })
+	c.all = all
+	return all
+}
+
+// sort puts accesses in the order of small keys, and leaves them in the order they had where these are equal.
+func (c *checker) sort(to, from []access, key func(a *access) int32) {
+	most := int32(0)
+	for i := range from {
+		most = max(most, key(&from[i]))
+	}
+	at := slices.Grow(c.at[:0], int(most)+2)[:int(most)+2]
+	c.at = at
+	clear(at)
+	for i := range from {
+		at[key(&from[i])+1]++
+	}
+	for i := range at[1:] {
+		at[i+1] += at[i]
+	}
+	for i := range from {
+		k := key(&from[i])
+		to[at[k]] = from[i]
+		at[k]++
+	}
+}
+
+// rect is that of a region. Most have the rows of the one before.
+func (c *checker) rect(r Region) rect {
+	if r.Rows != c.rows {
+		c.rows = r.Rows
+		c.r0, c.r1 = c.cuts.span(r.Rows)
+	}
+	c0, c1 := c.cuts.span(r.Cols)
+	return rect{c.r0, c.r1, c0, c1}
 }
 
 // check looks at each rank's memory and flags. A fault within an epoch is often the cause of others between epochs,
@@ -86,7 +146,7 @@ func (m *memory) check() *Fault {
 // scan looks at all ranks. readsOnly looks only at what is read in an epoch.
 func (m *memory) scan(readsOnly bool) *Fault {
 	return m.g.eachRank(func() func(int) *Fault {
-		c := checker{memory: m, s: newSearcher(m.g), readsOnly: readsOnly}
+		c := checker{memory: m, s: newSearcher(m.g), near: newNear(m.g), readsOnly: readsOnly}
 		return c.rank
 	})
 }
@@ -95,7 +155,13 @@ func (m *memory) scan(readsOnly bool) *Fault {
 type checker struct {
 	*memory
 	s         *searcher
+	near      *near
 	readsOnly bool
+	all       []access
+	spareAll  []access
+	at        []int32
+	rows      Span // whose cut points r0 and r1 are
+	r0, r1    int32
 	active    []int32 // accesses that reach beyond the sweep's row
 	pairs     []pair
 	wanted    []past
@@ -107,10 +173,7 @@ type checker struct {
 type pair struct{ at, other int32 }
 
 func (c *checker) rank(rank int) *Fault {
-	all := c.accesses.of(rank)
-	slices.SortFunc(all, func(a, b access) int {
-		return cmp.Or(cmp.Compare(a.buffer, b.buffer), cmp.Compare(a.r0, b.r0), cmp.Compare(a.c0, b.c0), cmp.Compare(a.task, b.task))
-	})
+	all := c.collect(rank)
 	at := 0
 	for id := range c.g.p.Buffers {
 		b, from := &c.g.p.Buffers[id], at
@@ -350,7 +413,11 @@ func (c *checker) flags(rank int) *Fault {
 		for _, m := range raises {
 			c.wanted = append(c.wanted, past{m, true})
 		}
+		c.near.about(rank, FlagID(flag))
 		for _, m := range raises {
+			if c.near.told(m, len(raises)) {
+				continue
+			}
 			if missed, some := c.s.before(m.task(), allSteps, c.wanted); some {
 				f := c.g.fault(RuleOrder, m.task(), "it may signal rank %d before the signal of the epoch before, of %s, is there", rank, c.g.name(missed.task()))
 				f.Flag = c.g.p.flagName(FlagID(flag))
