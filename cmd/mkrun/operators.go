@@ -90,7 +90,7 @@ func (f *operatorFlags) addShape(cmd *cobra.Command) {
 	fs.StringVar(&f.req.Layer, "shape", "", "a real model's layer instead of --n and --k, e.g. "+f.def.layer)
 	fs.Int64Var(&f.req.Tokens, "tokens", 0, "the M of a named layer")
 	fs.StringVar(&f.req.Config, "config", "", "file with settings instead of the built-in configs/"+f.def.name+".yaml")
-	fs.IntVar(&f.req.Chunks, "chunks", 0, "pieces each shard travels in, at most 64 (0: as configured)")
+	fs.IntVar(&f.req.Chunks, "chunks", 0, "pieces each shard travels in, at most 64, or as many as a launch takes of a plan (0: as configured)")
 	if known := operator.Algorithms(f.def.name); known != nil {
 		fs.StringVar(&f.req.Algorithm, "algorithm", "", "how: auto (by the size of the result), "+strings.Join(known, " or ")+" (default: as configured)")
 		_ = cmd.RegisterFlagCompletionFunc("algorithm", cobra.FixedCompletions(append([]string{"auto"}, known...), cobra.ShellCompDirectiveNoFileComp))

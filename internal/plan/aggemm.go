@@ -55,7 +55,7 @@ func AGGemm(w World, chunks int) (*Plan, error) {
 		{Path: PathGatherMates, Rows: All(DimM), Cols: All(DimK)},
 		{Path: PathGatherRails, Rows: All(DimM), Cols: All(DimK)},
 	}
-	return p, nil
+	return p.fits()
 }
 
 // agGemm holds what the making of an ag_gemm plan needs at hand.

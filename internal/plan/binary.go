@@ -128,6 +128,11 @@ func (p *Plan) EncodeRank(rank int) ([]byte, error) {
 	if err := p.Validate(); err != nil {
 		return nil, fmt.Errorf("encoding a plan: %w", err)
 	}
+	return p.encodeRank(rank)
+}
+
+// encodeRank is EncodeRank of a plan that is known to be valid.
+func (p *Plan) encodeRank(rank int) ([]byte, error) {
 	e := &encoder{spans: make(map[Span]uint32), regions: make(map[Region]uint32)}
 	operator, algorithm := e.text(p.Operator), e.text(p.Algorithm)
 	for _, ppn := range p.World.PPN {

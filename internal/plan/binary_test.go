@@ -2,6 +2,7 @@ package plan
 
 import (
 	"encoding/binary"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -72,6 +73,40 @@ func TestBinaryIsSmall(t *testing.T) {
 		if most > 32<<10 {
 			t.Errorf("%s: %d bytes are more than 32 KB", m.name, most)
 		}
+	}
+}
+
+// More chunks than fit are refused when the plan is made; what is made fits, at every rank.
+func TestPlansFitALaunch(t *testing.T) {
+	for _, m := range planMakers {
+		for _, ppn := range [][]int{{8, 8}, {1}, {8}, {1, 8}, {8, 1, 1, 1, 1, 1, 1, 1, 1}, {8, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, {3, 1, 4, 1, 5, 9, 2, 6}} {
+			w, made := World{PPN: ppn}, 0
+			for chunks := 1; chunks <= 64; chunks++ {
+				p, err := m.make(w, chunks)
+				if err != nil {
+					if !strings.Contains(err.Error(), "use fewer chunks") {
+						t.Fatal(err)
+					}
+					break
+				}
+				made = chunks
+				if chunks > 8 && chunks < 60 {
+					continue
+				}
+				for rank := range p.Ranks {
+					if n := len(mustEncode(t, p, rank)); n > maxImage(w) {
+						t.Errorf("%s on %v in %d chunks: %d bytes for rank %d", m.name, ppn, chunks, n, rank)
+					}
+				}
+			}
+			if made < 4 {
+				t.Errorf("%s on %v: only up to %d chunks", m.name, ppn, made)
+			}
+		}
+	}
+	_, err := AGGemm(Uniform(2, 8), 16)
+	if want := "ag_gemm: in 16 chunks per shard, rank 0's part of the plan for 2 nodes x 8 ranks has"; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v, want %q", err, want)
 	}
 }
 

@@ -34,7 +34,7 @@ func GemmRS(w World, o SumOptions) (*Plan, error) {
 		m.credits(rank)
 	}
 	m.plan.Declared = m.scatterTraffic()
-	return m.plan, nil
+	return m.plan.fits()
 }
 
 // The buffers of gemm_rs and gemm_ar that come first in their Plan.Buffers; landing buffers follow.
