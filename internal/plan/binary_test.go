@@ -2,6 +2,7 @@ package plan
 
 import (
 	"encoding/binary"
+	"slices"
 	"strings"
 	"testing"
 
@@ -194,9 +195,16 @@ func TestDecodeSurvivesHostileSizes(t *testing.T) {
 
 // FuzzDecode reads any bytes, with a right checksum half of the time.
 func FuzzDecode(f *testing.F) {
-	for _, m := range planMakers {
-		f.Add(mustEncode(f, m.must(f, World{PPN: []int{2, 1}}, 1), 0), true)
+	for _, m := range append(slices.Clone(planMakers), planMaker{"mlp", mlp}) {
+		for _, ppn := range [][]int{{1}, {2, 1}, {1, 1, 2}} {
+			p := m.must(f, World{PPN: ppn}, 1)
+			for rank := range p.Ranks {
+				f.Add(mustEncode(f, p, rank), true)
+			}
+		}
 	}
+	f.Add(mustEncode(f, gatedProduct(), 1), true)
+	f.Add(mustEncode(f, gatherOfProducts(), 2), true)
 	f.Add([]byte("MKPL"), false)
 	f.Fuzz(func(t *testing.T, image []byte, sealed bool) {
 		if sealed && len(image) >= headerBytes {
@@ -209,6 +217,39 @@ func FuzzDecode(f *testing.F) {
 		for _, s := range r.Spans {
 			if from, to := s.At(Shape{M: 1 << 40, N: 7, K: 8}); from > to {
 				t.Errorf("%v is %d to %d", s, from, to)
+			}
+		}
+		// What an executor looks up must be there.
+		size := r.World.Size()
+		region := func(what string, g Region) {
+			if int(g.Buffer) >= len(r.Buffers) || !g.Rows.valid() || !g.Cols.valid() {
+				t.Errorf("%s: %+v", what, g)
+			}
+		}
+		for _, queue := range r.Queues {
+			for _, task := range queue {
+				if int(task.Kind) >= len(kindNames) || task.Peer < 0 || task.Peer >= size {
+					t.Errorf("kind %v to rank %d of %d", task.Kind, task.Peer, size)
+				}
+				for _, src := range task.sources() {
+					region("source", src)
+				}
+				if task.Kind != Notify {
+					region("destination", task.Dst)
+				}
+				if task.Kind == Compute {
+					region("second operand", task.B)
+				}
+				for _, w := range task.Waits {
+					if int(w.Flag) >= len(r.Flags) {
+						t.Errorf("a wait for flag %d of %d", w.Flag, len(r.Flags))
+					}
+				}
+				for _, s := range task.Signals {
+					if int(s.Flag) >= len(r.Flags) || s.Rank < 0 || s.Rank >= size {
+						t.Errorf("a signal of flag %d of %d at rank %d of %d", s.Flag, len(r.Flags), s.Rank, size)
+					}
+				}
 			}
 		}
 	})
