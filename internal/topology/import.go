@@ -99,15 +99,38 @@ func (im *importer) parse(name string, data []byte) ([]*Node, error) {
 	}
 	for _, n := range nodes {
 		n.Origin.File = name
+		if err := n.sizes(); err != nil {
+			return nil, &ImportError{name, 0, err.Error()}
+		}
 		n.settle()
 	}
 	return nodes, nil
 }
 
+// What one node may have: several times what the largest known machines have, so that a mistake costs no hour.
+const (
+	maxGPUs    = 256
+	maxNICs    = 2048
+	maxDevices = 1 << 16
+)
+
+// sizes refuses what is no node.
+func (n *Node) sizes() error {
+	for _, c := range []struct {
+		what      string
+		have, may int
+	}{{"GPUs", len(n.GPUs), maxGPUs}, {"NICs", len(n.NICs), maxNICs}, {"PCI devices", len(n.PCI), maxDevices}} {
+		if c.have > c.may {
+			return fmt.Errorf("%d %s in one node (%s): at most %d are possible", c.have, c.what, n.Host, c.may)
+		}
+	}
+	return nil
+}
+
 // recognise reads content by what it looks like.
 func (im *importer) recognise(name string, data []byte) ([]*Node, error) {
-	if bytes.HasPrefix(data, []byte{0x1f, 0x8b}) {
-		return parseSnapshot(name, data)
+	if isGzip(data) {
+		return im.unpack(name, data)
 	}
 	text := bytes.TrimSpace(bytes.TrimPrefix(data, []byte("\ufeff")))
 	switch {

@@ -296,17 +296,63 @@ func FuzzSnapshot(f *testing.F) {
 	}
 	f.Add(archive)
 	f.Fuzz(func(t *testing.T, archive []byte) {
-		var b bytes.Buffer
-		w := gzip.NewWriter(&b) // the fuzzer cannot guess checksums
-		if _, err := w.Write(archive); err != nil {
-			t.Fatal(err)
-		}
-		if err := w.Close(); err != nil {
-			t.Fatal(err)
-		}
-		nodes, err := parseSnapshot("f", b.Bytes())
+		nodes, err := parseSnapshot("f", archive) // unpacked: the fuzzer cannot guess checksums
 		fuzzed(t, nodes, err)
 	})
+}
+
+// gzipped is a text as gzip -c makes it.
+func gzipped(t *testing.T, text string) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	if _, err := w.Write([]byte(text)); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+func TestCompressedInputs(t *testing.T) {
+	for name, text := range map[string]string{"NCCL": small, "hwloc": smallHwloc, "matrix": smallMatrix} {
+		plain, err := Parse("f", []byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		nodes, err := Parse("f.gz", gzipped(t, text))
+		if err != nil || len(nodes) != 1 || len(nodes[0].GPUs) != len(plain[0].GPUs) || nodes[0].Origin.File != "f.gz" {
+			t.Errorf("%s: %v, %v", name, nodes, err)
+		}
+	}
+	for text, want := range map[string]string{
+		"":                            "f.gz: the file is empty",
+		string(gzipped(t, small)):     "f.gz: compressed twice",
+		strings.Repeat(" ", 64<<20+1): "f.gz: larger than 64 MiB when unpacked",
+		"<graphs version=\"1\"/>":     "f.gz:1: the root element is <graphs>",
+	} {
+		if _, err := Parse("f.gz", gzipped(t, text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v; want %q", err, want)
+		}
+	}
+}
+
+// A node has a size that is possible: distances grow with the square of the number of GPUs.
+func TestTooManyDevices(t *testing.T) {
+	head, row := "", ""
+	for i := range maxGPUs + 1 {
+		head += fmt.Sprintf("\tGPU%d", i)
+		row += "\tSYS"
+	}
+	var b strings.Builder
+	b.WriteString(head + "\n")
+	for i := range maxGPUs + 1 {
+		fmt.Fprintf(&b, "GPU%d%s\n", i, row)
+	}
+	if _, err := Parse("wide.txt", []byte(b.String())); err == nil || !strings.Contains(err.Error(), "wide.txt: 257 GPUs in one node (node0): at most 256 are possible") {
+		t.Errorf("%v", err)
+	}
 }
 
 // PCI lists are decoded apart, and shared between nodes; errors in them still have the document's line.

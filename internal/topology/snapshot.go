@@ -90,13 +90,36 @@ func writeSnapshot(w io.Writer, c captured, m *memFiles) error {
 	return zip.Close()
 }
 
-// parseSnapshot reads a snapshot into memory; nothing is unpacked on disk.
-func parseSnapshot(file string, data []byte) ([]*Node, error) {
+// unpack reads gzip-compressed content into memory: a snapshot, or any other input.
+func (im *importer) unpack(file string, data []byte) ([]*Node, error) {
 	zip, err := gzip.NewReader(bytes.NewReader(data))
 	if err != nil {
 		return nil, &ImportError{file, 0, "the gzip data is broken: " + err.Error()}
 	}
-	in := tar.NewReader(io.LimitReader(zip, maxInput))
+	content, err := io.ReadAll(io.LimitReader(zip, maxInput+1))
+	if err != nil {
+		return nil, &ImportError{file, 0, "the gzip data is broken: " + err.Error()}
+	}
+	if len(content) > maxInput {
+		return nil, &ImportError{file, 0, fmt.Sprintf("larger than %d MiB when unpacked: not a topology", maxInput>>20)}
+	}
+	if isTar(content) {
+		return parseSnapshot(file, content)
+	}
+	if isGzip(content) {
+		return nil, &ImportError{file, 0, "compressed twice"}
+	}
+	return im.recognise(file, content)
+}
+
+func isGzip(data []byte) bool { return bytes.HasPrefix(data, []byte{0x1f, 0x8b}) }
+
+// isTar says whether data is a tar archive, by the mark at its place in the first header.
+func isTar(data []byte) bool { return len(data) >= 512 && string(data[257:262]) == "ustar" }
+
+// parseSnapshot reads the archive of a snapshot into memory; nothing is unpacked on disk.
+func parseSnapshot(file string, archive []byte) ([]*Node, error) {
+	in := tar.NewReader(bytes.NewReader(archive))
 	m := newMemFiles()
 	var c captured
 	found := false
