@@ -21,7 +21,7 @@ const all = "h[1-4]"
 var sleeper = []string{"--", "sleep", "7777"}
 
 // P5, P7, P79: hosts have a loopback and a docker0 with the same addresses; ranks are told the one that peers reach.
-func TestP7RanksAreToldReachableAddresses(t *testing.T) {
+func TestP5P7P79RanksAreToldReachableAddresses(t *testing.T) {
 	j := launch(t, "-H", all+":2", "--tag", "none", "--", "sh", "-c", "echo $RANK $LOCAL_RANK $(hostname) $MKRUN_NODE_ADDR $MASTER_ADDR")
 	j.want(t, 0)
 	var want []string
@@ -69,7 +69,7 @@ func TestLaunchFromAnotherHost(t *testing.T) {
 }
 
 // P50, P52, P55: arguments and environment arrive as they are, whatever a shell would make of them.
-func TestP50P55NothingIsReadByAShell(t *testing.T) {
+func TestP50P52P55NothingIsReadByAShell(t *testing.T) {
 	odd := []string{"a b", "", "$(touch /tmp/x)", "it's", `"`, `back\`, "64(x2)", "*", "ü\ttab", "a\nb", ";true", "-x", "~"}
 	t.Setenv("ODD", strings.Join(odd, "|"))
 	j := launch(t, append([]string{"-H", "h2", "-x", "ODD", "--tag", "none", "--", "sh", "-c", `printf '<%s>' "$@" "$ODD"`, "sh"}, odd...)...)
@@ -173,7 +173,7 @@ func TestWorkingDirectoryMissingOnOneHost(t *testing.T) {
 }
 
 // P23, P31, P32: the first failure ends all ranks, and its status is the rank's, not ssh's.
-func TestP31FirstFailureEndsAll(t *testing.T) {
+func TestP23P31P32FirstFailureEndsAll(t *testing.T) {
 	for script, status := range map[string]int{"exit 3": 3, "kill -9 $$": 137, "exit 255": 255} {
 		j := launch(t, "-H", all, "--", "sh", "-c", `[ $RANK = 3 ] && { `+script+`; }; exec sleep 7777`)
 		j.want(t, status, "rank 3 on h4 (node 3): ")
@@ -185,7 +185,7 @@ func TestP31FirstFailureEndsAll(t *testing.T) {
 }
 
 // P16, P17: the cable of a host is pulled. All others end, and so do the ranks on the host that is alone.
-func TestHostIsCut(t *testing.T) {
+func TestP16P22HostIsCut(t *testing.T) {
 	j := begin(t, append([]string{"-H", all}, sleeper...)...)
 	waitFor(t, "sleep 7777", hosts...)
 	cut := time.Now()
@@ -209,7 +209,7 @@ func TestP17AgentIsKilled(t *testing.T) {
 }
 
 // P16, P17, P19: the launcher is killed. No rank, agent or ssh is left anywhere.
-func TestP17LauncherIsKilled(t *testing.T) {
+func TestP16P17P19LauncherIsKilled(t *testing.T) {
 	j := begin(t, append([]string{"-H", all}, sleeper...)...)
 	waitFor(t, "sleep 7777", hosts...)
 	at := time.Now()
@@ -226,7 +226,7 @@ func TestP13TimeoutEndsAllHosts(t *testing.T) {
 }
 
 // P14, P35: signals reach the ranks of all hosts; two leave nothing.
-func TestP14SignalsReachAllHosts(t *testing.T) {
+func TestP14P35SignalsReachAllHosts(t *testing.T) {
 	j := begin(t, append([]string{"-H", all}, sleeper...)...)
 	waitFor(t, "sleep 7777", hosts...)
 	kill(t, j.cmd.Process.Pid, syscall.SIGTERM)

@@ -9,7 +9,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -194,4 +196,67 @@ func TestPreflightOverSeveralHosts(t *testing.T) {
 		t.Error("ranks were started")
 	}
 	nobody(t, time.Now(), settle)
+}
+
+// P77: gossip alone ends no job: h3's gossip cannot be reached, so that the others take it for dead, but its stream lives.
+func TestP77GossipAloneEndsNothing(t *testing.T) {
+	events, stop := filepath.Join(t.TempDir(), "events"), filepath.Join(t.TempDir(), "stop")
+	j := begin(t, "-H", all, "--events", events, "--", "sh", "-c", "while ! [ -e "+stop+" ]; do sleep 0.1; done")
+	heard := func(pattern string) []string {
+		t.Helper()
+		for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+			said, _ := os.ReadFile(events)
+			if found := regexp.MustCompile(pattern).FindStringSubmatch(string(said)); found != nil {
+				return found
+			}
+			if time.Now().After(end) {
+				t.Fatalf("no %s in\n%s", pattern, said)
+			}
+		}
+	}
+	port := heard(`"event":"node_joined","node":2,.*"address":"10\.77\.23\.3:(\d+)"`)[1]
+	heard(`"event":"rank_started","node":2`)
+	t.Cleanup(func() { script(t, "heal", "h3") })
+	script(t, "exec", "h3", "nft", "add table inet mkrun; add chain inet mkrun in { type filter hook input priority 0; };"+
+		"add rule inet mkrun in udp dport "+port+" drop; add rule inet mkrun in tcp dport "+port+" drop")
+	heard(`"event":"gossip","node":[013],.*"about":2,"alive":false`)
+	if err := os.WriteFile(stop, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	j.want(t, 0)
+}
+
+// P38: as the first process of a container mkrun passes each signal on once, and ends.
+func TestP38AsTheFirstProcess(t *testing.T) {
+	dir := t.TempDir()
+	script := `n=0; trap 'n=$((n+1))' TERM; : >up.$RANK; while [ $n = 0 ]; do sleep 0.05; done; sleep 0.3; echo $n`
+	cmd := exec.Command("unshare", "--pid", "--fork", "--mount-proc", "--kill-child", bed.mkrun, "launch", "--nodes", "2", "--tag", "none", "--", "sh", "-c", script)
+	cmd.Dir = dir
+	var out, words buffer
+	cmd.Stdout, cmd.Stderr = &out, &words
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		if up, _ := filepath.Glob(filepath.Join(dir, "up.*")); len(up) == 2 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the ranks do not come up: %s", words.String())
+		}
+	}
+	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", cmd.Process.Pid, cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := strconv.Atoi(strings.TrimSpace(string(children)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	kill(t, first, syscall.SIGTERM)
+	err = cmd.Wait()
+	if got := lines(out.String()); !slices.Equal(got, []string{"1", "1"}) || cmd.ProcessState.ExitCode() != 143 {
+		t.Errorf("ranks counted %q signals, status %v (%v)\n%s", got, cmd.ProcessState, err, words.String())
+	}
 }

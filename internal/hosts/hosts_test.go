@@ -53,7 +53,7 @@ func TestParseFile(t *testing.T) {
 	}
 }
 
-func TestParseFileRefuses(t *testing.T) {
+func TestP1P8P10ParseFileRefuses(t *testing.T) {
 	tests := []struct {
 		name, text, want string
 	}{
@@ -189,7 +189,7 @@ func TestP2WhatIsPrintedReadsBack(t *testing.T) {
 	}
 }
 
-func TestP4NamesAreComparedWhole(t *testing.T) {
+func TestP4P11NamesAreComparedWhole(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for range 2000 {
 		name := fmt.Sprintf("node%d", rng.IntN(100))

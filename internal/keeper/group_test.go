@@ -165,7 +165,7 @@ func TestProgramIsFoundAsAShellWould(t *testing.T) {
 	}
 }
 
-func TestArgumentsAndEnvironmentAreData(t *testing.T) {
+func TestP50P55ArgumentsAndEnvironmentAreData(t *testing.T) {
 	odd := []string{"a b", `"'`, "$(id)", "new\nline", "", `back\`, "\xff\xfe", "ü"}
 	c := newCollector()
 	argv := append([]string{"sh", "-c", `printf '%s|' "$@"; printf %s "$ODD"`, "sh"}, odd...)
@@ -235,7 +235,7 @@ func TestStdin(t *testing.T) {
 	}
 }
 
-func TestOutputIsWholeBeforeExit(t *testing.T) {
+func TestP46OutputIsWholeBeforeExit(t *testing.T) {
 	c := newCollector()
 	const size = 10 << 20
 	g := start(t, c,
@@ -361,7 +361,7 @@ func TestTerminalStopSignalsWork(t *testing.T) {
 	until(func(state byte) bool { return state != 'T' })
 }
 
-func TestStopGivesGraceThenKills(t *testing.T) {
+func TestP37StopGivesGraceThenKills(t *testing.T) {
 	c := newCollector()
 	g := start(t, c,
 		shell(0, `trap 'echo bye; exit 7' TERM; echo up; while :; do sleep 0.05; done`),

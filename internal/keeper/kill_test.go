@@ -26,7 +26,7 @@ while :; do wait; done`
 
 var treeUp = []string{"daemon", "session", "rank"}
 
-func TestKillReachesEverything(t *testing.T) {
+func TestP28KillReachesEverything(t *testing.T) {
 	c := newCollector()
 	g := start(t, c, shell(0, tree), shell(1, tree))
 	c.await(0, treeUp...)
@@ -144,7 +144,7 @@ func agentProcess(t *testing.T, m, script string, env ...string) (agent *exec.Cm
 	return agent, keeper, rank
 }
 
-func TestAgentKilled(t *testing.T) {
+func TestP16P17AgentKilled(t *testing.T) {
 	m := mark()
 	agent, _, _ := agentProcess(t, m, tree)
 	gone := whenGone(t, marked(t, m)...)
@@ -225,7 +225,7 @@ func TestKeeperIsNotCalledAsTheAgent(t *testing.T) {
 	}
 }
 
-func TestDaemonDoesNotHoldTheJob(t *testing.T) {
+func TestP20DaemonDoesNotHoldTheJob(t *testing.T) {
 	for name, script := range map[string]string{
 		"closed its files": "setsid sleep 1000 </dev/null >/dev/null 2>&1 & echo out",
 		"holds its files":  "setsid sleep 1000 & echo out; exit 3",
@@ -302,7 +302,7 @@ func TestKillLetsNoneSeeAnotherDie(t *testing.T) {
 	}
 }
 
-func TestOrphansAreReaped(t *testing.T) {
+func TestP19OrphansAreReaped(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)

@@ -21,7 +21,7 @@ func testChooser(route string) chooser {
 	}}
 }
 
-func TestChooseAddress(t *testing.T) {
+func TestP5P7P58P59P79ChooseAddress(t *testing.T) {
 	tests := []struct {
 		name, route         string
 		devices, candidates []string

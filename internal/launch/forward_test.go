@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestForwardEnv(t *testing.T) {
+func TestP50P53ForwardEnv(t *testing.T) {
 	environ := []string{"PATH=/bin", "HOME=/root", "NCCL_DEBUG=INFO", "SLURM_JOB_ID=1", "RANK=7", "FOO=a b\n$(x)", "FOO_BAR=2", "EMPTY=", "MKRUN_X=1"}
 	file := filepath.Join(t.TempDir(), "env")
 	write := func(text string) string {
@@ -80,6 +80,26 @@ func FuzzForwardEnv(f *testing.F) {
 				t.Fatalf("-x %q of %q gives %q", item, kv, env)
 			}
 			seen[name] = true
+		}
+	})
+}
+
+// P50: whatever a value is, it arrives as it was written.
+func FuzzP50EnvFile(f *testing.F) {
+	for _, v := range []string{"", " a b ", `"`, "'", "$(x)", "`x`", "ü\t", `back\`, "#", "x=y", strings.Repeat("v", 128<<10)} {
+		f.Add(v)
+	}
+	file := filepath.Join(f.TempDir(), "env")
+	f.Fuzz(func(t *testing.T, value string) {
+		if strings.ContainsAny(value, "\n\x00") || strings.HasSuffix(value, "\r") {
+			return // a line ends there, or no environment can hold it
+		}
+		if err := os.WriteFile(file, []byte("NAME="+value+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got, err := ForwardEnv(nil, EnvOptions{File: file, Names: []string{"OTHER=" + value}}, false)
+		if err != nil || !slices.Equal(got, []string{"NAME=" + value, "OTHER=" + value}) {
+			t.Errorf("%q, %v", got, err)
 		}
 	})
 }

@@ -77,7 +77,7 @@ func startOne(t *testing.T, target string) (handed []byte, tries int, err error)
 	return handed, strings.Count(string(counted), "x"), err
 }
 
-func TestSSHStart(t *testing.T) {
+func TestP32P61P67P70SSHStart(t *testing.T) {
 	tests := []struct {
 		name, target string
 		tries        int
@@ -178,7 +178,7 @@ func TestWords(t *testing.T) {
 }
 
 // P65, P68: any number of hosts starts, with at most sshAtOnce connections in the making and no throttle besides.
-func TestP65ManyHosts(t *testing.T) {
+func TestP65P68ManyHosts(t *testing.T) {
 	for _, n := range []int{1, 31, 32, 33, 64, 65, 130} {
 		t.Run(strconv.Itoa(n), func(t *testing.T) {
 			targets := make([]string, n)

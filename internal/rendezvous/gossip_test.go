@@ -125,7 +125,7 @@ func TestStrangersStayOut(t *testing.T) {
 	}
 }
 
-func TestJoinIsBounded(t *testing.T) {
+func TestP76JoinIsBounded(t *testing.T) {
 	g := start(t, config(0, 2))
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // takes connections and says nothing
 	if err != nil {
@@ -216,14 +216,14 @@ func TestSilentMemberIsToldDead(t *testing.T) {
 	})
 }
 
-func TestPoolConfigScales(t *testing.T) {
+func TestP82PoolConfigScales(t *testing.T) {
 	small, large := poolConfig(16), poolConfig(1024)
 	if small.ProbeInterval >= large.ProbeInterval || small.GossipInterval >= large.GossipInterval || large.HandoffQueueDepth < 4*1024 || large.HandoffQueueDepth < small.HandoffQueueDepth {
 		t.Errorf("small %+v\nlarge %+v", small, large)
 	}
 }
 
-func TestNamesOfMembers(t *testing.T) {
+func TestP80NamesOfMembers(t *testing.T) {
 	g := &Gossip{cfg: GossipConfig{Job: "a/b", Nodes: 3}}
 	if m, err := g.parse(&memberlist.Node{Name: memberName("a/b", 2, 1<<63), Addr: net.IPv4(1, 2, 3, 4), Port: 5}); err != nil || m != (Member{2, 1 << 63, "1.2.3.4:5"}) {
 		t.Errorf("%+v, %v", m, err)
