@@ -41,7 +41,7 @@ Without a GPU the CPU engine runs the same verified plans.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(newLaunch(), newPlan(), newConfig(), newTune(), newDoctor(), newTopo(), newAgent(), newVersion())
+	root.AddCommand(newLaunch(), newPlan(), newConfig(), newTune(), newBench(), newDoctor(), newTopo(), newAgent(), newVersion())
 	root.InitDefaultCompletionCmd()
 	return root
 }

@@ -87,7 +87,7 @@ func (s *Session) plan() (entries []Entry, h Header, err error) {
 				Nodes: spec.World.Nodes(), Ranks: spec.World.Size(), Sums: operator.Sums(spec.Operator), Algorithms: operator.Algorithms(spec.Operator),
 				Cores: runtime.NumCPU(),
 			},
-			DType: spec.DType.String(), PPN: ppn, Net: fabric, Calls: s.Calls, Date: s.Today, On: machine(run),
+			DType: spec.DType.String(), PPN: ppn, Net: fabric, Calls: s.Calls, Date: s.Today, On: Machine(run),
 		}
 		entries = append(entries, e)
 		h = Header{
@@ -98,8 +98,8 @@ func (s *Session) plan() (entries []Entry, h Header, err error) {
 	return entries, h, nil
 }
 
-// machine says what the ranks run on.
-func machine(run *request.Resolved) string {
+// Machine says what the ranks run on.
+func Machine(run *request.Resolved) string {
 	if run.Engine != "cpu" {
 		return strings.TrimPrefix(run.EngineWhy, "asked for; ")
 	}

@@ -4,13 +4,15 @@ One process per GPU. Every iteration: device-side barrier of the ranks, event, t
 take turns in rounds, so that heat and clocks are shared fairly; operands rotate over more than three times the L2.
 A figure is the median of all iterations of a rank, the slower rank of the two. Data are normal random numbers.
 
-    bench.py gemm|ag|copy [--shapes M,N,K ...] [--configs 'KEY=A,B KEY=C' ...] [--rounds R] [--iterations I] [--queued MCYCLES] [--json FILE]
+    bench.py gemm|ag|copy [--shapes M,N,K[:KEY=VALUE ...] ...] [--vs nccl asynctp] [--configs 'KEY=A,B KEY=C' ...] [--rounds R] [--iterations I] [--queued MCYCLES] [--json FILE]
 """
 import argparse
 import ctypes
 import itertools
 import json
+import math
 import os
+import socket
 import statistics
 import sys
 import time
@@ -38,7 +40,7 @@ class Rank:
         self.stream = torch.cuda.Stream()
         torch.cuda.set_stream(self.stream)
         self.library = mk.Library(options.library)
-        self.plan, self.plan_alone = mk.plan_of(rank, 1, world), mk.plan_of(0, 1, 1)
+        self.plan, self.plan_alone = mk.plan_of(rank, 1, world, folder=options.plans), mk.plan_of(0, 1, 1, folder=options.plan_alone)
         self.context = self.alone = None
         self.open_contexts(0, 0)
 
@@ -172,18 +174,21 @@ def bench_ag(r, shape):
 
     variants = {
         "gemm": [lambda s, i=i: torch.mm(full, b[i].t(), out=c[i]) for i in range(count)],
-        "allgather": [lambda s, i=i: dist.all_gather_into_tensor(full, a[i]) for i in range(count)],
-        "sequence": [lambda s, i=i: sequence(s, i) for i in range(count)],
     }
-    if not r.options.no_asynctp:
+    if "nccl" in r.options.vs:
+        variants["allgather"] = [lambda s, i=i: dist.all_gather_into_tensor(full, a[i]) for i in range(count)]
+        variants["sequence"] = [lambda s, i=i: sequence(s, i) for i in range(count)]
+    if "asynctp" in r.options.vs:
         variants["asynctp"] = [lambda s, i=i: async_tp(s, i) for i in range(count)]
     alone = mk.AgGemm(r.alone, r.plan_alone, 0, 0)
     variants["gemm (this library)"] = [alone.prepare(m, n, k, full, b[i], c[i]) for i in range(count)]
     baselines = len(variants)
     op = mk.AgGemm(r.context, r.plan, m, k)
     r.ops, choices = [op, alone], {}
-    for config in r.options.configs:
-        name = " ".join(f"{key}={value}" for key, value in config.items()) or "default"
+    named = {" ".join(f"{key}={value}" for key, value in config.items()) or "default": config for config in r.options.configs}
+    if shape in r.options.configured:
+        named = {"configured": r.options.configured[shape]}
+    for name, config in named.items():
         variants[name] = [op.prepare(m, n, k, a[i], b[i], c[i], **config) for i in range(count)]
         choices[name] = op.choose(m, n, k, a[0], b[0], c[0], **config)
     waited = {}
@@ -236,7 +241,7 @@ def table_gemm(shape, out):
 
 def table_ag(shape, out):
     m, n, k = shape
-    best = min(x["ms"] for name, x in out.items() if name in ("sequence", "asynctp") and "error" not in x)
+    best = min((x["ms"] for name, x in out.items() if name in ("sequence", "asynctp") and "error" not in x), default=math.nan)
     gemm = out["gemm"]["ms"]
     for name, x in out.items():
         if "error" in x:
@@ -282,7 +287,7 @@ def copy_probe():
 
 
 def worker(rank, world, options):
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29512", RANK=str(rank), WORLD_SIZE=str(world))
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(options.port), RANK=str(rank), WORLD_SIZE=str(world))
     dist.init_process_group("nccl", rank=rank, world_size=world, device_id=torch.device("cuda", rank))
     r = Rank(rank, world, options)
     bench, table = (bench_gemm, table_gemm) if options.what == "gemm" else (bench_ag, table_ag)
@@ -327,7 +332,10 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--iterations", type=int, default=10)
     parser.add_argument("--queued", type=float, default=0, help="million cycles of head start for the host, per call")
-    parser.add_argument("--no-asynctp", action="store_true")
+    parser.add_argument("--vs", nargs="*", choices=("nccl", "asynctp"), default=("nccl", "asynctp"))
+    parser.add_argument("--ranks", type=int, help="one on each of the first GPUs; left out: all")
+    parser.add_argument("--plans", help="folder of rank*.plan, instead of those of `make cuda`; with --plan-alone")
+    parser.add_argument("--plan-alone", help="folder of rank0.plan of one rank alone")
     parser.add_argument("--graph", action="store_true", help="also time each call captured in a graph and replayed")
     parser.add_argument("--library", help="another build of libmkernel.so, to compare builds")
     parser.add_argument("--json")
@@ -336,9 +344,22 @@ def main():
         copy_probe()
         return
     default = GEMM_SHAPES if options.what == "gemm" else AG_SHAPES
-    options.shapes = [tuple(map(int, s.split(","))) for s in options.shapes] if options.shapes else default
+    options.configured = {}
+    if options.shapes:
+        for text in options.shapes:
+            sizes, colon, config = text.partition(":")
+            if colon or options.plans:  # as mkrun bench asks: each shape with what is configured for it
+                options.configured[tuple(map(int, sizes.split(",")))] = parse_config(config)[0]
+        options.shapes = [tuple(map(int, s.partition(":")[0].split(","))) for s in options.shapes]
+    else:
+        options.shapes = default
     options.configs = [c for text in options.configs for c in parse_config(text)]
-    world = torch.cuda.device_count()
+    world = options.ranks or torch.cuda.device_count()
+    if world > torch.cuda.device_count():
+        raise SystemExit(f"{world} ranks, and {torch.cuda.device_count()} GPUs are seen")
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        options.port = s.getsockname()[1]
     mp.spawn(worker, args=(world, options), nprocs=world)
 
 

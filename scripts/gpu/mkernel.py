@@ -38,11 +38,12 @@ CONFIG_FIELDS = ("mover", "tile_n", "cluster", "ctas", "raster_group", "push_cta
 Config = struct("Config", *((name, C.c_int32) for name in CONFIG_FIELDS))
 
 
-def plan_of(rank, nodes, per_node, chunks=1):
-    """This rank's part of a plan that `make cuda` had mkrun write."""
-    here = os.path.dirname(os.path.abspath(__file__))
-    folder = f"ag_gemm-{nodes}x{per_node}-c{chunks}"
-    with open(os.path.join(here, "..", "..", "build", "plans", folder, f"rank{rank}.plan"), "rb") as f:
+def plan_of(rank, nodes, per_node, chunks=1, folder=None):
+    """This rank's part of a plan that `make cuda` had mkrun write, or of one in another folder."""
+    if folder is None:
+        here = os.path.dirname(os.path.abspath(__file__))
+        folder = os.path.join(here, "..", "..", "build", "plans", f"ag_gemm-{nodes}x{per_node}-c{chunks}")
+    with open(os.path.join(folder, f"rank{rank}.plan"), "rb") as f:
         return f.read()
 
 

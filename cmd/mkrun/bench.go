@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/mkrun/mkrun/internal/bench"
+	"github.com/mkrun/mkrun/internal/dataplane"
+	"github.com/mkrun/mkrun/internal/report"
+	"github.com/mkrun/mkrun/internal/request"
+	"github.com/mkrun/mkrun/internal/stdio"
+)
+
+// benchFlags are the flags of mkrun bench.
+type benchFlags struct {
+	batchFlags
+	versus []string
+	loop   string
+	config string
+	svg    string
+	json   bool
+	check  bool
+}
+
+func newBench() *cobra.Command {
+	var f benchFlags
+	cmd := &cobra.Command{
+		Use:   "bench [flags] OPERATOR --shapes SHAPES",
+		Short: "Time an operator on some shapes, beside NCCL and PyTorch's fused operators",
+		Long: `Launches the operator on every shape with what is configured for it. With --vs, on GPUs, its kernel and what users
+could call instead are then timed in one loop by python3 with PyTorch: device-side barrier, event, call, event; all take
+turns, operands rotate over more than the L2, and the slower rank counts.
+
+  nccl      NCCL's all-gather, then cuBLAS
+  asynctp   PyTorch's fused_all_gather_matmul on symmetric memory
+
+The product alone (cuBLAS on operands that are gathered already, on all GPUs at once) is timed with them.`,
+		Example: `  mkrun bench --ppn 2 ag_gemm --shapes shapes.txt
+  mkrun bench --ppn 2 --engine cuda --vs nccl,asynctp --svg bench.svg ag_gemm --shapes 8192x1024x8192,llama3-70b/mlp-up/tp2@4096
+  mkrun bench --ppn 2 --json ag_gemm --shapes shapes.txt > bench.json`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			return &usageError{cmd.CommandPath(), notConfigured(args)}
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	f.add(cmd, 40)
+	fs := cmd.PersistentFlags()
+	fs.StringSliceVar(&f.versus, "vs", nil, "what to compare with, on GPUs: nccl, asynctp or both with a comma")
+	fs.StringVar(&f.loop, "loop", bench.LoopEager, "how calls are timed beside others: eager, as a caller submits them, or queued, with the host ahead")
+	fs.StringVar(&f.config, "config", "", "file with settings instead of the built-in one")
+	fs.StringVar(&f.svg, "svg", "", "draw TFLOP/s and ratios into this file")
+	fs.BoolVar(&f.json, "json", false, "one JSON document on stdout instead of the table")
+	fs.BoolVar(&f.check, "check", false, "compare each launch's result with an fp32 reference")
+	_ = cmd.RegisterFlagCompletionFunc("vs", cobra.FixedCompletions(bench.Baselines(), cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("loop", cobra.FixedCompletions([]string{bench.LoopEager, bench.LoopQueued}, cobra.ShellCompDirectiveNoFileComp))
+	for _, def := range operators {
+		cmd.AddCommand(&cobra.Command{
+			Use: def.name + " [flags]", Short: "Time " + def.name, Args: noMoreArgs,
+			RunE: func(cmd *cobra.Command, _ []string) error { return f.bench(cmd, def.name) },
+		})
+	}
+	return cmd
+}
+
+func (f *benchFlags) bench(cmd *cobra.Command, operatorName string) error {
+	usage := func(err error) error { return &usageError{cmd.CommandPath(), err} }
+	shapes, err := request.ParseShapes(f.shapes)
+	if err != nil {
+		return usage(fmt.Errorf("--shapes: %w", err))
+	}
+	req, err := f.request(cmd.Context(), operatorName)
+	if err != nil {
+		return usage(err)
+	}
+	req.Config, req.Check = f.config, f.check
+	ctx, stop := untilSignal(cmd.Context())
+	defer stop()
+	session := bench.Session{
+		Request: req, Shapes: shapes, Versus: f.versus, Loop: f.loop, Calls: f.launch.run.iters, Today: time.Now().Format(time.DateOnly),
+		Launch: func(_ context.Context, runs []*request.Resolved) ([]*report.Document, error) { return f.run(cmd, runs) },
+		Script: func(ctx context.Context, job bench.Job) (*bench.Timings, error) {
+			return bench.Python(ctx, job, cmd.ErrOrStderr())
+		},
+		Library: dataplane.Find, Progress: cmd.ErrOrStderr(),
+	}
+	doc, err := session.Run(ctx)
+	var refused *bench.RefusedError
+	switch status := stopped(ctx); {
+	case errors.As(err, &refused):
+		return usage(refused.Err)
+	case status != 0:
+		fmt.Fprintf(cmd.ErrOrStderr(), "mkrun: %v\n", context.Cause(ctx))
+		return exitStatus(status)
+	case err != nil:
+		fmt.Fprintf(cmd.ErrOrStderr(), "mkrun: %v\n", err)
+		return exitStatus(stdio.StatusLauncher)
+	}
+	if f.svg != "" {
+		if err := writeFile(f.svg, doc.WriteSVG); err != nil {
+			return err
+		}
+	}
+	write := doc.WriteTable
+	if f.json {
+		write = doc.WriteJSON
+	}
+	if err := write(cmd.OutOrStdout()); err != nil {
+		return err
+	}
+	if doc.Failed() {
+		return exitStatus(statusCheckFailed)
+	}
+	return nil
+}

@@ -1,0 +1,219 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/mkrun/mkrun/internal/config"
+	"github.com/mkrun/mkrun/internal/plan"
+	"github.com/mkrun/mkrun/internal/report"
+	"github.com/mkrun/mkrun/internal/request"
+	"github.com/mkrun/mkrun/internal/suggest"
+	"github.com/mkrun/mkrun/internal/tune"
+	"github.com/mkrun/mkrun/internal/version"
+)
+
+// Session is what is to be timed.
+type Session struct {
+	Request request.Request // without a shape
+	Shapes  []request.ListedShape
+	Versus  []string
+	Loop    string
+	Calls   int
+	Today   string // YYYY-MM-DD
+
+	Launch   tune.Launch
+	Script   func(context.Context, Job) (*Timings, error) // times the baselines: Python
+	Library  func() (string, error)                       // finds the data plane
+	Progress io.Writer
+}
+
+// rounds is in how many turns the script times its variants, each with as many of the calls.
+const rounds = 4
+
+// RefusedError says that what was asked for cannot be, before anything was started.
+type RefusedError struct{ Err error }
+
+func (e *RefusedError) Error() string { return e.Err.Error() }
+
+// Run times shape by shape with launches, then, if there are baselines, everything in one loop. What cannot be timed has
+// its reason in the document.
+func (s *Session) Run(ctx context.Context) (*Document, error) {
+	runs, d, err := s.plan()
+	if err != nil {
+		return nil, &RefusedError{err}
+	}
+	for i, run := range runs {
+		fmt.Fprintf(s.Progress, "bench: %s (%d of %d), launched\n", d.Rows[i].Name, i+1, len(runs))
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		docs, err := s.Launch(ctx, []*request.Resolved{run})
+		switch {
+		case ctx.Err() != nil:
+			return nil, context.Cause(ctx)
+		case err != nil:
+			d.Rows[i].Launch = Figure{Error: err.Error()}
+		default:
+			d.Rows[i].Launch = launched(docs[0])
+		}
+	}
+	if err := s.versus(ctx, runs, d); err != nil {
+		return nil, err
+	}
+	for i := range d.Rows {
+		if len(s.Versus) == 0 {
+			d.Rows[i].Ours = d.Rows[i].Launch
+		}
+		d.Rows[i].compare()
+	}
+	return d, nil
+}
+
+func launched(doc *report.Document) Figure {
+	if doc.Status != report.Pass {
+		return Figure{Error: "the result is wrong"}
+	}
+	return Figure{MS: doc.TimeMS.Median, P95: doc.TimeMS.P95}
+}
+
+// plan resolves all shapes, and refuses what cannot be.
+func (s *Session) plan() ([]*request.Resolved, *Document, error) {
+	for _, name := range s.Versus {
+		if _, ok := baselines[name]; !ok {
+			return nil, nil, fmt.Errorf("--vs %s is not known%s; known: %s", name, suggest.DidYouMean(name, Baselines()), strings.Join(Baselines(), ", "))
+		}
+	}
+	if s.Loop != LoopEager && s.Loop != LoopQueued {
+		return nil, nil, fmt.Errorf("--loop %s is not known; known: %s, %s", s.Loop, LoopEager, LoopQueued)
+	}
+	var runs []*request.Resolved
+	d := &Document{
+		Schema: Schema, Operator: s.Request.Operator, DType: s.Request.DType, Date: s.Today, Software: version.Get().BuildID(),
+		Loop: s.Loop, Calls: s.Calls, Versus: append([]string{}, s.Versus...),
+	}
+	for _, shape := range s.Shapes {
+		req := shape.Of(s.Request)
+		req.Iters = s.Calls
+		run, err := req.Resolve()
+		if err != nil {
+			return nil, nil, fmt.Errorf("shape %v: %w", shape, err)
+		}
+		settings, err := s.configured(req, run)
+		if err != nil {
+			return nil, nil, fmt.Errorf("shape %v: %w", shape, err)
+		}
+		runs = append(runs, run)
+		d.Rows = append(d.Rows, Row{Name: shape.String(), Shape: run.Run.Shape, Source: run.Source, Settings: tune.Describe(settings)})
+		d.Engine, d.Machine = run.Engine, tune.Machine(run)
+		d.World = report.World{Nodes: run.Run.World.Nodes(), PPN: run.Run.World.PPN, Size: run.Run.World.Size()}
+	}
+	if len(s.Versus) == 0 {
+		return runs, d, nil
+	}
+	switch {
+	case d.Engine != "cuda":
+		return nil, nil, fmt.Errorf("--vs %s: those run on GPUs, and the engine is %s (%s); leave --vs out to time %s alone",
+			strings.Join(s.Versus, ","), d.Engine, runs[0].EngineWhy, d.Operator)
+	case d.Operator != "ag_gemm" || d.World.Nodes > 1:
+		return nil, nil, fmt.Errorf("--vs: baselines are there for ag_gemm on one node, not for %s on %v", d.Operator, s.Request.World)
+	case d.DType != "bf16":
+		return nil, nil, fmt.Errorf("--vs: the baselines are timed with bf16, not with %s", d.DType)
+	}
+	return runs, d, nil
+}
+
+// configured is what the configuration says for a run.
+func (s *Session) configured(req request.Request, run *request.Resolved) (config.Settings, error) {
+	fabric := ""
+	if run.Run.World.Nodes() > 1 {
+		fabric = run.Net
+	}
+	q, _, err := req.Query(run.Engine, fabric)
+	if err != nil {
+		return config.Settings{}, err
+	}
+	op, err := config.LoadOperator(req.Operator, req.Config)
+	if err != nil {
+		return config.Settings{}, err
+	}
+	return op.Lookup(q).Settings, nil
+}
+
+// versus times the kernel and the baselines in one loop, and fills in the rows.
+func (s *Session) versus(ctx context.Context, runs []*request.Resolved, d *Document) error {
+	if len(s.Versus) == 0 {
+		return nil
+	}
+	job, err := s.job(runs)
+	if err != nil {
+		return err
+	}
+	t, err := s.Script(ctx, job)
+	if err != nil {
+		return err
+	}
+	d.Machine = fmt.Sprintf("%d x %s", t.GPUs, t.Device)
+	d.Software += fmt.Sprintf(", PyTorch %s, CUDA %s", t.Torch, t.CUDA)
+	d.Calls = rounds * job.Calls
+	for i := range d.Rows {
+		r := &d.Rows[i]
+		times := t.Results[shapeKey(r.Shape)]
+		find := func(name string) Figure {
+			if f, ok := times[name]; ok {
+				return f.figure()
+			}
+			return Figure{Error: "the script did not time it"}
+		}
+		product := find("gemm")
+		r.Ours, r.Product, r.Baselines = find("configured"), &product, make(map[string]Figure)
+		for _, name := range s.Versus {
+			r.Baselines[name] = find(baselines[name])
+		}
+	}
+	return nil
+}
+
+// job is what the script is asked for.
+func (s *Session) job(runs []*request.Resolved) (Job, error) {
+	job := Job{Versus: s.Versus, Loop: s.Loop, Rounds: rounds, Calls: (s.Calls + rounds - 1) / rounds}
+	var err error
+	if job.Library, err = s.Library(); err != nil {
+		return job, err
+	}
+	for i, run := range runs {
+		settings, err := s.configured(s.Shapes[i].Of(s.Request), run)
+		if err != nil {
+			return job, err
+		}
+		job.Shapes, job.Configs = append(job.Shapes, run.Run.Shape), append(job.Configs, settings)
+	}
+	if job.Plans, err = encode(s.Request.World); err != nil {
+		return job, err
+	}
+	alone, err := encode(plan.Uniform(1, 1))
+	if err != nil {
+		return job, err
+	}
+	job.Alone = alone[0]
+	return job, nil
+}
+
+// encode is the plan that the library follows, for each rank: shards in one piece, since it cuts them itself.
+func encode(w plan.World) ([][]byte, error) {
+	p, err := plan.AGGemm(w, 1)
+	if err != nil {
+		return nil, err
+	}
+	var ranks [][]byte
+	for rank := range w.Size() {
+		b, err := p.EncodeRank(rank)
+		if err != nil {
+			return nil, fmt.Errorf("encoding the plan of rank %d: %w", rank, err)
+		}
+		ranks = append(ranks, b)
+	}
+	return ranks, nil
+}
