@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/mkrun/mkrun/internal/engine"
 	"github.com/mkrun/mkrun/internal/launch"
 	"github.com/mkrun/mkrun/internal/report"
 	"github.com/mkrun/mkrun/internal/request"
@@ -34,6 +35,8 @@ func (f *batchFlags) add(cmd *cobra.Command, calls int) {
 	fs.StringVar(&f.launch.run.engine, "engine", "auto", "what executes the plans: auto, cpu or cuda")
 	fs.IntVar(&f.launch.run.iters, "iters", calls, "timed calls of each")
 	fs.IntVar(&f.launch.run.warmup, "warmup", 2, "calls before the timed ones")
+	fs.BoolVar(&f.launch.run.shareGPUs, "share-gpus", false, "let ranks share a GPU where there are fewer")
+	fs.StringVar(&f.launch.gpus, "gpus", "", "GPUs that the ranks of every node may use: numbers, GPU-UUIDs (may be shortened) or MIG-UUIDs, as in 0,2,GPU-3fa4")
 	fs.Uint64Var(&f.launch.run.seed, "seed", 1, "of the random data")
 	fs.DurationVar(&f.launch.timeout, "job-timeout", 10*time.Minute, "end a job that takes longer")
 	fs.StringSliceVar(&f.shapes, "shapes", nil, "MxNxK, LAYER@TOKENS as in llama3-8b/mlp-up/tp4@128, or a file with one in each line; several with commas")
@@ -52,7 +55,7 @@ func (f *batchFlags) request(ctx context.Context, operatorName string) (request.
 		return request.Request{}, errors.New("--map-by cyclic is for programs of your own: operators number ranks node by node")
 	}
 	return request.Request{
-		GPUs: gpusOf(job), Remote: job.Remote(),
+		GPUs: gpusOf(job), Remote: job.Remote(), CUDA: engine.CUDA{ShareGPUs: f.launch.run.shareGPUs},
 		Operator: operatorName, World: job.World, DType: f.dtype, Engine: f.launch.run.engine,
 		Iters: f.launch.run.iters, Warmup: f.launch.run.warmup, Seed: f.launch.run.seed, WaitTimeout: waitTimeout,
 	}, nil

@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/mkrun/mkrun/internal/bench"
-	"github.com/mkrun/mkrun/internal/dataplane"
 	"github.com/mkrun/mkrun/internal/report"
 	"github.com/mkrun/mkrun/internal/request"
 	"github.com/mkrun/mkrun/internal/stdio"
@@ -85,7 +84,7 @@ func (f *benchFlags) bench(cmd *cobra.Command, operatorName string) error {
 		Script: func(ctx context.Context, job bench.Job) (*bench.Timings, error) {
 			return bench.Python(ctx, job, cmd.ErrOrStderr())
 		},
-		Library: dataplane.Find, Progress: cmd.ErrOrStderr(),
+		Progress: cmd.ErrOrStderr(),
 	}
 	doc, err := session.Run(ctx)
 	var refused *bench.RefusedError

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -26,7 +27,6 @@ type Session struct {
 
 	Launch   tune.Launch
 	Script   func(context.Context, Job) (*Timings, error) // times the baselines: Python
-	Library  func() (string, error)                       // finds the data plane
 	Progress io.Writer
 }
 
@@ -107,7 +107,7 @@ func (s *Session) plan() ([]*request.Resolved, *Document, error) {
 		}
 		runs = append(runs, run)
 		d.Rows = append(d.Rows, Row{Name: shape.String(), Shape: run.Run.Shape, Source: run.Source, Settings: tune.Describe(settings)})
-		d.Engine, d.Machine = run.Engine, tune.Machine(run)
+		d.Engine, d.Machine = run.Engine, run.Machine()
 		d.World = report.World{Nodes: run.Run.World.Nodes(), PPN: run.Run.World.PPN, Size: run.Run.World.Size()}
 	}
 	if len(s.Versus) == 0 {
@@ -119,6 +119,8 @@ func (s *Session) plan() ([]*request.Resolved, *Document, error) {
 			strings.Join(s.Versus, ","), d.Engine, runs[0].EngineWhy, d.Operator)
 	case d.Operator != "ag_gemm" || d.World.Nodes > 1:
 		return nil, nil, fmt.Errorf("--vs: baselines are there for ag_gemm on one node, not for %s on %v", d.Operator, s.Request.World)
+	case s.Request.CUDA.ShareGPUs:
+		return nil, nil, errors.New("--vs: the baselines cannot share GPUs: leave --share-gpus out")
 	case d.DType != "bf16":
 		return nil, nil, fmt.Errorf("--vs: the baselines are timed with bf16, not with %s", d.DType)
 	}
@@ -179,10 +181,8 @@ func (s *Session) versus(ctx context.Context, runs []*request.Resolved, d *Docum
 // job is what the script is asked for.
 func (s *Session) job(runs []*request.Resolved) (Job, error) {
 	job := Job{Versus: s.Versus, Loop: s.Loop, Rounds: rounds, Calls: (s.Calls + rounds - 1) / rounds}
+	job.Library, job.GPUs = runs[0].Run.Library, runs[0].GPUs
 	var err error
-	if job.Library, err = s.Library(); err != nil {
-		return job, err
-	}
 	for i, run := range runs {
 		settings, err := s.configured(s.Shapes[i].Of(s.Request), run)
 		if err != nil {

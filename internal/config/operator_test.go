@@ -117,6 +117,30 @@ func TestLoadOperator(t *testing.T) {
 	}
 }
 
+// The shapes that were measured on GPUs get the mover that was the faster one, and those near them that of their size of
+// a shard.
+func TestBuiltInMovers(t *testing.T) {
+	op, err := LoadOperator("ag_gemm", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		m, n, k int64
+		ppn     int
+		mover   string
+		exact   bool
+	}{
+		{8192, 1024, 8192, 2, "ce", true}, {8192, 4096, 8192, 2, "ce", true}, {2048, 2048, 2048, 2, "sm", true}, {4096, 2048, 4096, 2, "ce", true},
+		{16384, 2048, 8192, 2, "ce", true}, {32768, 4096, 8192, 2, "ce", true}, {256, 4096, 8192, 2, "sm", true}, {16, 4096, 8192, 2, "sm", true},
+		{8192, 4096, 512, 2, "sm", false}, {2048, 4096, 8192, 2, "ce", false}, {512, 4096, 8192, 2, "sm", false}, {8192, 1024, 8192, 8, "ce", false},
+	} {
+		c := op.Lookup(Query{Engine: "cuda", DType: "bf16", M: tt.m, N: tt.n, K: tt.k, Nodes: 1, PPN: tt.ppn})
+		if c.Settings.Mover != tt.mover || c.Exact != tt.exact {
+			t.Errorf("%d, %d, %d on %d ranks: mover %q (%s), want %q, exact: %v", tt.m, tt.n, tt.k, tt.ppn, c.Settings.Mover, c.Source, tt.mover, tt.exact)
+		}
+	}
+}
+
 type badFile struct{ name, yaml, want string }
 
 const head = "schema: mkrun.config/1\noperator: ag_gemm\nentries:\n"

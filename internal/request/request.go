@@ -241,6 +241,9 @@ func (r Request) settingsOfCUDA(use *settings, s config.Settings) engine.CUDA {
 		}
 		return configured
 	}
+	if s.Mover == "ce" && r.CUDA.ShareGPUs { // measured for ranks with a GPU each, and no mover for others
+		s.Mover = ""
+	}
 	return engine.CUDA{
 		Mover:       use.pickWord("--mover", r.CUDA.Mover, s.Mover),
 		Cluster:     either(r.CUDA.Cluster, s.CUDA.Cluster),

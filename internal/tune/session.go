@@ -4,9 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
 	"runtime"
-	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -85,9 +83,9 @@ func (s *Session) plan() (entries []Entry, h Header, err error) {
 			Kind: Kind{
 				Engine: run.Engine, Operator: spec.Operator, M: spec.Shape.M, N: spec.Shape.N, K: spec.Shape.K,
 				Nodes: spec.World.Nodes(), Ranks: spec.World.Size(), Sums: operator.Sums(spec.Operator), Algorithms: operator.Algorithms(spec.Operator),
-				Cores: runtime.NumCPU(),
+				Cores: runtime.NumCPU(), SMs: run.SMs(),
 			},
-			DType: spec.DType.String(), PPN: ppn, Net: fabric, Calls: s.Calls, Date: s.Today, On: Machine(run),
+			DType: spec.DType.String(), PPN: ppn, Net: fabric, Calls: s.Calls, Date: s.Today, On: run.Machine(),
 		}
 		entries = append(entries, e)
 		h = Header{
@@ -96,22 +94,6 @@ func (s *Session) plan() (entries []Entry, h Header, err error) {
 		}
 	}
 	return entries, h, nil
-}
-
-// Machine says what the ranks run on.
-func Machine(run *request.Resolved) string {
-	if run.Engine != "cpu" {
-		return strings.TrimPrefix(run.EngineWhy, "asked for; ")
-	}
-	text := fmt.Sprintf("%d cores", runtime.NumCPU())
-	if data, err := os.ReadFile("/proc/cpuinfo"); err == nil {
-		for line := range strings.Lines(string(data)) {
-			if key, value, _ := strings.Cut(line, ":"); strings.TrimSpace(key) == "model name" {
-				return text + ", " + strings.TrimSpace(value)
-			}
-		}
-	}
-	return text
 }
 
 // tune searches for one shape.

@@ -137,8 +137,9 @@ func Describe(s config.Settings) string {
 	switch {
 	case s.TileM != 0 && s.TileM == s.TileN:
 		number("tile", s.TileM)
-	case s.TileM != 0 || s.TileN != 0:
-		parts = append(parts, fmt.Sprintf("tile %dx%d", s.TileM, s.TileN))
+	default:
+		number("tile rows", s.TileM)
+		number("tile columns", s.TileN)
 	}
 	number("chunks", s.Chunks)
 	number("cluster", s.CUDA.Cluster)

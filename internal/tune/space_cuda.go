@@ -28,7 +28,13 @@ func cudaSpace(k Kind) Space {
 	cluster.fits = func(s config.Settings, v int) bool { return v == 1 || s.CUDA.SplitK <= 1 }
 	s.Knobs = append(s.Knobs, cluster)
 
-	push := number("push CTAs", func(s *config.Settings) *int { return &s.Intra }, k.SMs/8, k.SMs/4, k.SMs/2, k.SMs-1)
+	var ctas []int
+	for _, part := range []int{8, 4, 2, 1} { // of the SMs
+		if n := k.SMs/part - 1; n > 0 { // some CTA only computes, as files of settings demand
+			ctas = append(ctas, n)
+		}
+	}
+	push := number("push CTAs", func(s *config.Settings) *int { return &s.Intra }, ctas...)
 	push.use = sm
 	s.Knobs = append(s.Knobs, push)
 	pushGroup := number("push group", func(s *config.Settings) *int { return &s.CUDA.PushGroup }, 1, 2, 4, 8)
