@@ -13,7 +13,7 @@ import (
 // EventSchema names the form of the lines that --events writes. Fields are only ever added to it.
 const EventSchema = "mkrun.events/1"
 
-// Event is one line of --events: what happened in a job, for machines. docs/hosts.md lists the kinds and their fields.
+// Event is one line of --events: what happened in a job, for machines. docs/launch.md lists the kinds and their fields.
 type Event struct {
 	Schema     string  `json:"schema"`
 	Time       string  `json:"time"`    // RFC 3339, by the launcher's clock
