@@ -36,6 +36,7 @@ type captured struct {
 	Libfabric []Provider             `json:"libfabric"`
 	Xids      map[string]map[int]int `json:"xids"` // null: the kernel's log could not be read
 	Vendor    *vendorTopology        `json:"vendor"`
+	Addrs     map[string][]string    `json:"addresses"` // of network interfaces
 }
 
 // vendorTopology is the part of a vendor's topology file that is laid under what the machine shows.
@@ -89,6 +90,7 @@ func (c *captured) ask(ctx context.Context) {
 			c.Xids = countXids(log)
 		}
 	})
+	others.Go(func() { c.Addrs = addresses() })
 	c.NVML = askNVML()
 	others.Wait()
 }
@@ -144,6 +146,7 @@ func assemble(f files, c captured) *Node {
 		n.Host = "node0"
 	}
 	n.System.Libfabric = c.Libfabric
+	n.applyAddresses(c.Addrs)
 	n.applyXids(c.Xids)
 	n.settle()
 	if v := c.Vendor; v != nil {

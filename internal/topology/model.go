@@ -263,14 +263,15 @@ type NIC struct {
 
 // Port of a NIC. Rate is in Mb/s, 0 if unknown.
 type Port struct {
-	Num   int    `json:"num"`
-	State string `json:"state"` // ACTIVE, DOWN, INIT, ...; "" if unknown
-	Phys  string `json:"phys"`
-	Layer string `json:"layer"` // InfiniBand or Ethernet; "" if unknown
-	Rate  int    `json:"rate"`
-	Width string `json:"width"` // as sysfs writes it: "4X NDR"
-	GIDs  []GID  `json:"gids"`
-	MTU   int    `json:"mtu"`
+	Num   int      `json:"num"`
+	State string   `json:"state"` // ACTIVE, DOWN, INIT, ...; "" if unknown
+	Phys  string   `json:"phys"`
+	Layer string   `json:"layer"` // InfiniBand or Ethernet; "" if unknown
+	Rate  int      `json:"rate"`
+	Width string   `json:"width"` // as sysfs writes it: "4X NDR"
+	GIDs  []GID    `json:"gids"`
+	MTU   int      `json:"mtu"`
+	Addrs []string `json:"addresses"` // of its interface, with the length of the network: 10.1.2.3/24
 }
 
 // GID is one address of a port.

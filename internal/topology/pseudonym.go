@@ -3,6 +3,7 @@ package topology
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"path"
 	"regexp"
 	"slices"
@@ -115,6 +116,7 @@ func pseudonymise(c captured, m *memFiles) (captured, *memFiles) {
 	}
 	c.Env = env
 	c.Vendor = c.Vendor.pseudonymised(p)
+	c.Addrs = p.networks(c.Addrs)
 	for i := range c.NVML.GPUs {
 		g := &c.NVML.GPUs[i]
 		if g.Serial != "" {
@@ -193,4 +195,25 @@ func (v *vendorTopology) pseudonymised(p *pseudonyms) *vendorTopology {
 		out.Notes = append(out.Notes, Note{p.text(strings.TrimPrefix(n.Where, dir)), p.text(n.What)})
 	}
 	return &out
+}
+
+// networks replaces IPv4 addresses so that those of one network stay in one; others are left out.
+func (p *pseudonyms) networks(of map[string][]string) map[string][]string {
+	out := map[string][]string{}
+	for _, name := range slices.Sorted(maps.Keys(of)) {
+		for _, text := range of[name] {
+			a, err := netip.ParsePrefix(text)
+			if err != nil || !a.Addr().Is4() || a.Bits() < 9 {
+				continue
+			}
+			host := uint32(1)<<(32-a.Bits()) - 1 // mask of the part that numbers hosts
+			out[name] = append(out[name], p.get("address", text, func(i int) string {
+				var network uint32
+				_, _ = fmt.Sscan(p.get("network", a.Masked().String(), func(i int) string { return fmt.Sprint(i) }), &network)
+				word := 10<<24 | (network<<(32-a.Bits()))&(1<<24-1)&^host | uint32(i)&host
+				return netip.PrefixFrom(netip.AddrFrom4([4]byte{byte(word >> 24), byte(word >> 16), byte(word >> 8), byte(word)}), a.Bits()).String()
+			}))
+		}
+	}
+	return out
 }

@@ -51,17 +51,6 @@ func (e *Eval) railsOf() []RailNode {
 	return rails
 }
 
-// subnet is the prefix of a port's first address that its peers on the same rail must share.
-func (p *Port) subnet() string {
-	for _, g := range p.GIDs {
-		groups := strings.Split(g.GID, ":")
-		if len(groups) == 8 && p.Layer == "InfiniBand" {
-			return strings.Join(groups[:4], ":")
-		}
-	}
-	return ""
-}
-
 // Rails matches the rails of all nodes by position and names what differs.
 func Rails(evals []*Eval) []Rail {
 	rails := []Rail{}
@@ -128,7 +117,9 @@ func (r *Rail) compare() {
 		}
 		return fmt.Sprint(m.MTU)
 	})
-	check("subnet", func(m *RailNode) string { return m.net })
+	if r.shareNetwork() {
+		check("subnet", func(m *RailNode) string { return m.net })
+	}
 	check("distance to its GPU", func(m *RailNode) string {
 		if m.Level == LevelUnknown {
 			return ""
@@ -141,6 +132,20 @@ func (r *Rail) compare() {
 		}
 		return fmt.Sprint(*m.NUMA)
 	})
+}
+
+// shareNetwork says whether most members are in one network. Where each has its own, as behind switches that route to
+// every host, different ones are right.
+func (r *Rail) shareNetwork() bool {
+	counts, most, told := map[string]int{}, 0, 0
+	for i := range r.Members {
+		if net := r.Members[i].net; net != "" {
+			counts[net]++
+			told++
+			most = max(most, counts[net])
+		}
+	}
+	return 2*most > told || r.Members[0].Layer == "InfiniBand"
 }
 
 // shorten lists a few names and counts the rest.
