@@ -58,7 +58,7 @@ func damage(p *Plan, data []byte) {
 		region := regions[pick(len(regions))]
 		span := []*Span{&region.Rows, &region.Cols}[pick(2)]
 		ratio := []*Ratio{&span.From, &span.To}[pick(2)]
-		switch next() % 29 {
+		switch next() % 32 {
 		case 0:
 			t.Kind = Kind(value())
 		case 1:
@@ -135,6 +135,22 @@ func damage(p *Plan, data []byte) {
 			if len(b.Parts) > 0 {
 				b.Parts[pick(len(b.Parts))] = int32(value())
 			}
+		case 29:
+			r := &p.Results[pick(len(p.Results))]
+			r.Sum, r.Partials, r.Depth, r.Inner = Sum(value()), Elem(value()), value(), next()%4 == 0
+		case 30:
+			r := &p.Results[pick(len(p.Results))]
+			o := []*Operand{&r.A, &r.B}[pick(2)]
+			for range pick(len(p.Ranks) + 2) {
+				o.From = append(o.From, value())
+			}
+			p.Operator = "damaged"
+		case 31:
+			r := &p.Results[pick(len(p.Results))]
+			r.A, r.B = r.B, r.A
+			r.Rows, r.Cols, r.Name = Dim(value()), Dim(value()), []string{"c", "a", "d", ""}[pick(4)]
+			p.Results = append(p.Results, *r)
+			p.Declared = p.Declared[:pick(len(p.Declared)+1)]
 		case 23:
 			p.Declared = append(p.Declared, Flow{Path(value()), value(), value(), Elem(value()), *span, region.Cols})
 		}
@@ -174,6 +190,9 @@ func FuzzVerify(f *testing.F) {
 		}
 		if _, err := p.HeapBytes(Shape{M: 100, N: 10, K: 8}, 2); err != nil {
 			t.Error(err)
+		}
+		if b, err := p.Bytes(Shape{M: 100, N: 10, K: 8}, 2); err != nil || b.Inter < b.InterMinimum {
+			t.Errorf("%+v, %v", b, err)
 		}
 		for seed := range uint64(3) {
 			if err := simulate(p, seed, 3); err != nil {
