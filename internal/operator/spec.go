@@ -172,11 +172,16 @@ func (s RunSpec) Plan() (*plan.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := op.plan(s)
+	return op.verified(s)
+}
+
+// verified makes the run's plan and proves that it does what the operator is to do, whoever made it.
+func (k kind) verified(s RunSpec) (*plan.Plan, error) {
+	p, err := k.plan(s)
 	if err != nil {
 		return nil, err
 	}
-	contract, err := op.contract(s)
+	contract, err := k.contract(s)
 	if err != nil {
 		return nil, err
 	}

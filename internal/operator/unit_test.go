@@ -288,3 +288,26 @@ func TestMerge(t *testing.T) {
 		}
 	}
 }
+
+// A plan maker that makes another operator's plan, or one for other partial sums, is found out before anything starts.
+func TestPlanIsHeldToItsOperator(t *testing.T) {
+	spec := testSpec(plan.Shape{M: 33, N: 20, K: 64}, 2, 1)
+	for _, wrong := range []func(s RunSpec) (*plan.Plan, error){
+		func(s RunSpec) (*plan.Plan, error) { return plan.GemmRS(s.World, plan.SumOptions{Chunks: 1}) },
+		func(s RunSpec) (*plan.Plan, error) {
+			p, err := plan.GemmRS(s.World, plan.SumOptions{Chunks: 1})
+			p.Operator = "ag_gemm"
+			return p, err
+		},
+		func(s RunSpec) (*plan.Plan, error) { return plan.AGGemm(plan.Uniform(1, s.World.Size()+1), 1) },
+	} {
+		k := kinds[0]
+		k.plan = wrong
+		if p, err := k.verified(spec); err == nil {
+			t.Errorf("%s for %v was taken for %s", p.Operator, p.World, k.name)
+		}
+	}
+	if _, err := kinds[0].verified(spec); err != nil {
+		t.Error(err)
+	}
+}

@@ -22,6 +22,9 @@ func Summary(w io.Writer, p *Plan, s Shape, elemSize int64) error {
 	counts := p.Counts()
 	fmt.Fprintf(&b, "plan      %s, %s, chunks per shard: %d\n", p.Operator, p.Algorithm, p.Chunks)
 	fmt.Fprintf(&b, "world     %v\n", p.World)
+	for _, r := range p.Results {
+		fmt.Fprintf(&b, "result    %v\n", r)
+	}
 	fmt.Fprintf(&b, "shape     M=%d N=%d K=%d, %d bytes per element\n", s.M, s.N, s.K, elemSize)
 	fmt.Fprintf(&b, "totals    %d segments, %d transfers, %d sums, %d notices, %d flags raised\n", counts.Segments, counts.Transfers, counts.Sums, counts.Notices, counts.Flags)
 	fmt.Fprintf(&b, "heap      %s per rank: %d flags and the landing buffers\n", byteSize(heap), len(p.Flags))

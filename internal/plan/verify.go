@@ -10,11 +10,13 @@ package plan
 //     epoch and from one to the next; a read sees bytes that were written in its epoch, and what is written to a
 //     landing buffer is read; a result is written by another rank only while it is not the caller's;
 //   - counters count one epoch at a time, and stamps from other nodes arrive in order;
-//   - every part of every result is written once, rows and columns in their places: as the product over the whole
-//     depth of one matrix with another, or as the sum of such products, one of each rank's own operands, each part of
-//     the depth added once and in the order of ranks;
-//   - what crosses links is what is declared, as formulas, hence for all shapes; between nodes data and
+//   - every part of every result is written once, rows and columns in their places, and is what the plan's contract says
+//     of it at that rank, bit by bit: the product of just these operands over the whole depth, or the sum of such
+//     products, each added once, in the order, with the brackets and with the roundings that are declared;
+//   - what each link carries is what is declared of it, as formulas, hence for all shapes; between nodes data and
 //     notices stay on their rails and flags are stamps.
+//
+// A plan that bears the name of an operator must declare that operator's contract; VerifyFor holds it to the caller's.
 //
 // Only flags and the end of a rank's epoch order the work of two tasks; the place in a queue does not. See
 // graph for why, and for what "before" means.
