@@ -20,6 +20,7 @@ type tuneFlags struct {
 	results string
 	write   string
 	budget  int
+	check   bool
 }
 
 func newTune() *cobra.Command {
@@ -46,6 +47,7 @@ Each measurement is added to the results file at once: the same command goes on 
 	fs.StringVar(&f.results, "results", "", "results file to add to and go on from (default tune-OPERATOR.jsonl)")
 	fs.StringVar(&f.write, "write", "", "configuration file to put the entries into (default OPERATOR.tuned.yaml)")
 	fs.IntVar(&f.budget, "budget", 60, "how many settings are timed for a shape, at most")
+	fs.BoolVar(&f.check, "check", true, "compare what is found with an fp32 reference before it is written down; takes long for large shapes")
 	for _, def := range operators {
 		cmd.AddCommand(&cobra.Command{
 			Use: def.name + " [flags]", Short: "Tune " + def.name, Args: noMoreArgs,
@@ -72,7 +74,7 @@ func (f *tuneFlags) tune(cmd *cobra.Command, operatorName string) error {
 		f.write = operatorName + ".tuned.yaml"
 	}
 	session := tune.Session{
-		Request: req, Shapes: shapes, Calls: f.launch.run.iters, Budget: f.budget,
+		Request: req, Shapes: shapes, Calls: f.launch.run.iters, Budget: f.budget, Check: f.check,
 		Results: f.results, Write: f.write, Today: time.Now().Format(time.DateOnly),
 		Launch: func(_ context.Context, runs []*request.Resolved) ([]*report.Document, error) { return f.run(cmd, runs) },
 		Out:    cmd.OutOrStdout(), Progress: cmd.ErrOrStderr(),

@@ -67,7 +67,11 @@ func (e Entry) note() string {
 	default:
 		text += "; the engine's own choice fails"
 	}
-	return text + fmt.Sprintf("; %d settings timed", f.Timed)
+	text += fmt.Sprintf("; %d settings timed", f.Timed)
+	if f.Checked {
+		text += "; result checked"
+	}
+	return text
 }
 
 func useOf(s config.Settings) string {

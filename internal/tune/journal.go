@@ -34,6 +34,7 @@ type Header struct {
 type record struct {
 	Shape    string            `json:"shape"`
 	Calls    int               `json:"calls"`
+	Check    bool              `json:"check,omitempty"` // not timed, but compared with a reference
 	Settings []config.Settings `json:"settings"`
 	Times    []Time            `json:"times"`
 }
@@ -156,29 +157,47 @@ func (j *Journal) write(line []byte) error {
 	return nil
 }
 
+// Check wraps a checking function for a shape: what the file holds is not checked again.
+func (j *Journal) Check(shape string, check func(context.Context, config.Settings) (string, error)) func(context.Context, config.Settings) (string, error) {
+	return func(ctx context.Context, s config.Settings) (string, error) {
+		times, err := j.once(record{Shape: shape, Check: true, Settings: []config.Settings{s}}, func() ([]Time, error) {
+			wrong, err := check(ctx, s)
+			return []Time{{Failed: wrong}}, err
+		})
+		if err != nil {
+			return "", err
+		}
+		return times[0].Failed, nil
+	}
+}
+
 // Measure wraps a measuring function for a shape: what the file holds is not measured again.
 func (j *Journal) Measure(shape string, measure Measure) Measure {
 	return func(ctx context.Context, settings []config.Settings, calls int) ([]Time, error) {
-		r := record{Shape: shape, Calls: calls, Settings: settings}
-		key, err := r.key()
-		if err != nil {
-			return nil, fmt.Errorf("encoding a measurement: %w", err)
-		}
-		if times, ok := j.known[key]; ok {
-			j.Found++
-			return times, nil
-		}
-		if r.Times, err = measure(ctx, settings, calls); err != nil {
-			return nil, err
-		}
-		line, err := json.Marshal(r)
-		if err != nil {
-			return nil, fmt.Errorf("encoding a measurement: %w", err)
-		}
-		j.known[key] = r.Times
-		j.Added++
-		return r.Times, j.write(line)
+		return j.once(record{Shape: shape, Calls: calls, Settings: settings}, func() ([]Time, error) { return measure(ctx, settings, calls) })
 	}
+}
+
+// once is what the file says of a record, or what the function says, which is then added.
+func (j *Journal) once(r record, measure func() ([]Time, error)) ([]Time, error) {
+	key, err := r.key()
+	if err != nil {
+		return nil, fmt.Errorf("encoding a measurement: %w", err)
+	}
+	if times, ok := j.known[key]; ok {
+		j.Found++
+		return times, nil
+	}
+	if r.Times, err = measure(); err != nil {
+		return nil, err
+	}
+	line, err := json.Marshal(r)
+	if err != nil {
+		return nil, fmt.Errorf("encoding a measurement: %w", err)
+	}
+	j.known[key] = r.Times
+	j.Added++
+	return r.Times, j.write(line)
 }
 
 // Close closes the file.

@@ -67,6 +67,31 @@ func (r Runner) Measure(ctx context.Context, settings []config.Settings, calls i
 	return times, nil
 }
 
+// Check launches the operator once with settings, and says what is wrong with the result against an fp32 reference, "" if
+// nothing is.
+func (r Runner) Check(ctx context.Context, s config.Settings) (wrong string, err error) {
+	if ctx.Err() != nil {
+		return "", fmt.Errorf("%w: %w", ErrStopped, context.Cause(ctx))
+	}
+	req := Apply(r.Request, s, 1)
+	req.Check = true
+	run, err := req.Resolve()
+	if err != nil {
+		return err.Error(), nil
+	}
+	docs, err := r.Launch(ctx, []*request.Resolved{run})
+	switch {
+	case errors.Is(err, ErrStopped) || ctx.Err() != nil:
+		return "", err
+	case err != nil:
+		return err.Error(), nil
+	case docs[0].Status != report.Pass:
+		return fmt.Sprintf("the result is wrong: relative error %.2g, of the worst tile %.2g; at most %.2g is allowed",
+			docs[0].Check.RelError, docs[0].Check.WorstTileError, docs[0].Check.Tolerance), nil
+	}
+	return "", nil
+}
+
 // together times runs in one job.
 func (r Runner) together(ctx context.Context, runs []*request.Resolved, at []int, times []Time) error {
 	var all []*request.Resolved

@@ -85,6 +85,50 @@ func TestRunner(t *testing.T) {
 	}
 }
 
+// What was found is checked once; a wrong result and a job that fails are told, and remembered.
+func TestCheck(t *testing.T) {
+	jobs := 0
+	verdict := &report.Document{Status: report.Pass, Check: &report.Check{RelError: 1, WorstTileError: 2, Tolerance: 3}}
+	var fails error
+	r := Runner{Request: small(), Launch: func(_ context.Context, runs []*request.Resolved) ([]*report.Document, error) {
+		jobs++
+		if !runs[0].Run.Check {
+			t.Error("the run has no check")
+		}
+		return []*report.Document{verdict}, fails
+	}}
+	j := open(t, t.TempDir()+"/r.jsonl")
+	check := func(shape string, s config.Settings) string {
+		t.Helper()
+		wrong, err := j.Check(shape, r.Check)(context.Background(), s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return wrong
+	}
+	if wrong := check("a", config.Settings{}); wrong != "" || jobs != 1 {
+		t.Errorf("%q after %d jobs", wrong, jobs)
+	}
+	verdict.Status = report.Fail
+	if wrong := check("a", config.Settings{}); wrong != "" || jobs != 1 {
+		t.Errorf("checked again: %q after %d jobs", wrong, jobs)
+	}
+	if wrong := check("b", config.Settings{}); !strings.Contains(wrong, "of the worst tile 2; at most 3") || jobs != 2 {
+		t.Errorf("%q after %d jobs", wrong, jobs)
+	}
+	fails = errors.New("rank 0 died")
+	if wrong := check("c", config.Settings{}); wrong != "rank 0 died" {
+		t.Errorf("%q", wrong)
+	}
+	if wrong := check("d", config.Settings{Chunks: 99}); !strings.Contains(wrong, "99 chunks") || jobs != 3 {
+		t.Errorf("%q after %d jobs", wrong, jobs)
+	}
+	fails = ErrStopped
+	if _, err := j.Check("e", r.Check)(context.Background(), config.Settings{}); !errors.Is(err, ErrStopped) {
+		t.Errorf("error %v", err)
+	}
+}
+
 // Nothing that is configured gets into what is measured.
 func TestApplyIsBare(t *testing.T) {
 	run, err := Apply(small(), config.Settings{Chunks: 2, TileM: 32, TileN: 32, Intra: 3}, 4).Resolve()

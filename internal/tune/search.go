@@ -43,6 +43,7 @@ type Found struct {
 	OwnMS    float64 // of the engine's own choice, in the same run; 0 if it failed
 	Timed    int     // settings that were timed, as often as they were
 	Pruned   int     // that were left out
+	Checked  bool    // the result was compared with a reference
 }
 
 // How the search prunes.

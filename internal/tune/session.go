@@ -2,6 +2,7 @@ package tune
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"runtime"
@@ -20,6 +21,7 @@ type Session struct {
 	Shapes  []request.ListedShape
 	Calls   int
 	Budget  int
+	Check   bool   // compare what is found with a reference before it is written down
 	Results string // results file
 	Write   string // configuration file
 	Today   string // YYYY-MM-DD
@@ -51,15 +53,22 @@ func (s *Session) Run(ctx context.Context) error {
 	if err := WriteEntries(s.Write, s.Request.Operator, nil); err != nil {
 		return &RefusedError{err} // before time is spent on what could not be written
 	}
+	var failed []error
 	for i, shape := range s.Shapes {
-		if err := s.tune(ctx, journal, i, shape, &entries[i]); err != nil {
-			return fmt.Errorf("tuning %v: %w", shape, err)
+		err := s.tune(ctx, journal, i, shape, &entries[i])
+		switch {
+		case errors.Is(err, ErrStopped) || ctx.Err() != nil:
+			return err
+		case err != nil: // the other shapes may do
+			entries[i].Found = Found{}
+			failed = append(failed, fmt.Errorf("tuning %v: %w", shape, err))
+			continue
 		}
 		if err := WriteEntries(s.Write, s.Request.Operator, entries[i:i+1]); err != nil {
 			return err
 		}
 	}
-	return s.table(entries, journal)
+	return errors.Join(append(failed, s.table(entries, journal))...)
 }
 
 // plan resolves every shape as it is run with the engine's own choice, so that what cannot run is known before anything
@@ -111,7 +120,14 @@ func (s *Session) tune(ctx context.Context, journal *Journal, i int, shape reque
 				shape, i+1, len(s.Shapes), p.Step, p.Timed, p.BestMS, Describe(p.Best), time.Since(began).Seconds())
 		},
 	}
-	e.Found, err = search.Run(ctx)
+	if e.Found, err = search.Run(ctx); err != nil || !s.Check {
+		return err
+	}
+	wrong, err := journal.Check(shape.String(), runner.Check)(ctx, e.Found.Settings)
+	if err == nil && wrong != "" {
+		err = fmt.Errorf("what was found (%s) is not written down: %s", Describe(e.Found.Settings), wrong)
+	}
+	e.Found.Checked = err == nil
 	return err
 }
 
@@ -120,6 +136,10 @@ func (s *Session) table(entries []Entry, j *Journal) error {
 	tw := tabwriter.NewWriter(s.Out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "SHAPE\tMS\tENGINE'S OWN\tRATIO\tTIMED\tSETTINGS")
 	for i, e := range entries {
+		if e.Found.MS == 0 {
+			fmt.Fprintf(tw, "%v\tfailed\t\t\t\t\n", s.Shapes[i])
+			continue
+		}
 		own, ratio := "failed", "-"
 		if f := e.Found; f.OwnMS > 0 {
 			own, ratio = fmt.Sprintf("%.4g", f.OwnMS), fmt.Sprintf("%.3f", f.MS/f.OwnMS)

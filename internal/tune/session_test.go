@@ -1,0 +1,94 @@
+package tune
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/mkrun/mkrun/internal/config"
+	"github.com/mkrun/mkrun/internal/report"
+	"github.com/mkrun/mkrun/internal/request"
+)
+
+// A shape that fails, or whose result is wrong, gets no entry; the others do.
+func TestSessionGoesOnAfterFailures(t *testing.T) {
+	dir := t.TempDir()
+	launch := func(_ context.Context, runs []*request.Resolved) (docs []*report.Document, err error) {
+		for _, r := range runs {
+			d := &report.Document{Status: report.Pass, TimeMS: &report.Times{Median: 2}, Check: &report.Check{}}
+			switch r.Run.Shape.M {
+			case 65:
+				err = errors.New("rank 1 died")
+			case 66:
+				if r.Run.Check {
+					d.Status = report.Fail
+				}
+			}
+			docs = append(docs, d)
+		}
+		return docs, err
+	}
+	var out, progress bytes.Buffer
+	req := small()
+	s := Session{
+		Request: req, Shapes: []request.ListedShape{{M: 64, N: 32, K: 16}, {M: 65, N: 32, K: 16}, {M: 66, N: 32, K: 16}, {M: 67, N: 32, K: 16}},
+		Calls: 2, Budget: 5, Check: true, Results: filepath.Join(dir, "r.jsonl"), Write: filepath.Join(dir, "w.yaml"), Today: "2026-11-30",
+		Launch: launch, Out: &out, Progress: &progress,
+	}
+	err := s.Run(context.Background())
+	if err == nil || !strings.Contains(err.Error(), "tuning 65x32x16: none of the settings to start with works: rank 1 died") ||
+		!strings.Contains(err.Error(), "tuning 66x32x16: what was found (the engine's own choice) is not written down: the result is wrong") {
+		t.Errorf("error %v", err)
+	}
+	op, err := config.LoadOperator("ag_gemm", s.Write)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for m, want := range map[int64]bool{64: true, 65: false, 66: false, 67: true} {
+		if c := op.Lookup(config.Query{Engine: "cpu", DType: "bf16", M: m, N: 32, K: 16, Nodes: 1, PPN: 2}); c.Exact != want {
+			t.Errorf("M=%d has an entry: %v, want %v", m, c.Exact, want)
+		}
+	}
+	if !strings.Contains(out.String(), "65x32x16  failed") || !strings.Contains(out.String(), "67x32x16  2 ") {
+		t.Errorf("table:\n%s", out.String())
+	}
+
+	// Ended by the user, it says so and keeps what is there.
+	ctx, cancel := context.WithCancelCause(context.Background())
+	cancel(errors.New("you sent interrupt"))
+	s.Results = filepath.Join(dir, "other.jsonl")
+	if err := s.Run(ctx); !errors.Is(err, ErrStopped) {
+		t.Errorf("error %v", err)
+	}
+	if data, err := os.ReadFile(s.Results); err != nil || bytes.Count(data, []byte("\n")) != 1 {
+		t.Errorf("results %q (%v)", data, err)
+	}
+}
+
+func TestSessionRefuses(t *testing.T) {
+	for name, change := range map[string]func(*Session){
+		"budget": func(s *Session) { s.Budget = 0 },
+		"calls":  func(s *Session) { s.Calls = 0 },
+		"shape":  func(s *Session) { s.Shapes[0].K = 12 },
+		"file":   func(s *Session) { s.Write = filepath.Join(filepath.Dir(s.Write), "r.jsonl") },
+	} {
+		dir := t.TempDir()
+		s := Session{
+			Request: small(), Shapes: []request.ListedShape{{M: 64, N: 32, K: 16}}, Calls: 1, Budget: 1,
+			Results: filepath.Join(dir, "r.jsonl"), Write: filepath.Join(dir, "w.yaml"), Today: "2026-11-30",
+			Launch: func(context.Context, []*request.Resolved) ([]*report.Document, error) {
+				t.Errorf("%s: something was launched", name)
+				return nil, ErrStopped
+			},
+		}
+		change(&s)
+		var refused *RefusedError
+		if err := s.Run(context.Background()); !errors.As(err, &refused) {
+			t.Errorf("%s: error %v", name, err)
+		}
+	}
+}
