@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -38,6 +39,10 @@ type launchFlags struct {
 	bindings   bool
 	gpus       string
 	isolate    bool
+	forward    []string
+	forwarded  []syscall.Signal // what forward says
+	keepGoing  bool
+	lonely     time.Duration
 	stdin      string
 	module     string
 	compat     string
@@ -53,10 +58,11 @@ type launchFlags struct {
 
 // commandFlags are flags that mean nothing to operators, and why.
 var commandFlags = map[string]string{
-	"stdin":  "operators read no input",
-	"module": "operators are named without it",
-	"compat": "operators need none",
-	"pmi":    "operators need none",
+	"stdin":      "operators read no input",
+	"keep-going": "an operator's ranks wait for each other",
+	"module":     "operators are named without it",
+	"compat":     "operators need none",
+	"pmi":        "operators need none",
 }
 
 // worldFlags say how many ranks there are, and where.
@@ -162,6 +168,9 @@ func (f *launchFlags) add(cmd *cobra.Command) {
 	fs.StringVarP(&f.module, "module", "m", "", "run a Python module as ranks (python3 -u -m MODULE); its arguments are behind --")
 	fs.StringVar(&f.compat, "compat", "none", "also set the variables of another launcher, for programs that know no others: ompi or slurm")
 	fs.BoolVar(&f.pmi, "pmi", true, "answer programs built with MPICH, Intel MPI or MVAPICH (PMI-1), so that they find each other")
+	fs.StringSliceVar(&f.forward, "forward-signals", nil, "also pass these signals on, without ending the job, as USR1 and USR2 are: WINCH, ALRM, HUP, ...")
+	fs.BoolVar(&f.keepGoing, "keep-going", false, "let the other ranks go on when one fails; the job ends with the first failure's status")
+	fs.DurationVar(&f.lonely, "wait-after-exit", 0, "end the job if ranks still run this long after one has ended with status 0 (0: wait)")
 	fs.StringVar(&f.stdin, "stdin", "none", "which ranks read what mkrun launch reads: none, all or the number of one; the others read nothing")
 	fs.IntVar(&f.restarts, "max-restarts", 0, "start all ranks again this many times after one has failed, with MKRUN_RESTART_COUNT raised by one")
 	fs.StringVar(&f.onlyRank, "only-rank", "", "show the output of these ranks only, as in 0,4-7")
@@ -199,7 +208,7 @@ func (f *launchFlags) job(ctx context.Context) (*launch.Job, error) {
 	for _, d := range []struct {
 		flag  string
 		value time.Duration
-	}{{"--timeout", f.timeout}, {"--start-timeout", f.startTimeout}, {"--abort-grace", f.abortGrace}, {"--grace", f.grace}} {
+	}{{"--timeout", f.timeout}, {"--wait-after-exit", f.lonely}, {"--start-timeout", f.startTimeout}, {"--abort-grace", f.abortGrace}, {"--grace", f.grace}} {
 		if d.value < 0 {
 			return nil, fmt.Errorf("%s %v is negative", d.flag, d.value)
 		}
@@ -239,6 +248,13 @@ func (f *launchFlags) job(ctx context.Context) (*launch.Job, error) {
 	if err := launch.CheckGPUs(f.gpus, f.isolate); err != nil {
 		return nil, err
 	}
+	if f.forwarded, err = launch.ParseSignals(f.forward); err != nil {
+		return nil, fmt.Errorf("--forward-signals: %w", err)
+	}
+	if f.keepGoing && f.restarts > 0 {
+		return nil, errors.New("--keep-going and --max-restarts exclude each other")
+	}
+	job.KeepGoing, job.WaitAfterExit = f.keepGoing, f.lonely
 	job.Preflight, job.ConnectOnly = f.preflight || f.connect, f.connect
 	job.GPUs, job.GPUIsolate, job.ReportBindings = f.gpus, f.isolate, f.bindings
 	if job.Compat, err = launch.ParseCompat(f.compat); err != nil {

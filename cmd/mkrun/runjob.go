@@ -44,8 +44,12 @@ func runJob(cmd *cobra.Command, f *launchFlags, job *launch.Job, tag stdio.Tag) 
 	}
 	input, _ := cmd.InOrStdin().(*os.File)
 	signals := make(chan os.Signal, 8)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT,
-		syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGTSTP, syscall.SIGCONT)
+	for _, s := range append([]syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT,
+		syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGTSTP, syscall.SIGCONT}, f.forwarded...) {
+		if !signal.Ignored(s) { // as under nohup
+			signal.Notify(signals, s)
+		}
+	}
 	defer signal.Stop(signals)
 	outcome, err := launch.Run(cmd.Context(), job, launch.Options{
 		Mux: stdio.NewMux(stdio.MuxOptions{
@@ -55,7 +59,7 @@ func runJob(cmd *cobra.Command, f *launchFlags, job *launch.Job, tag stdio.Tag) 
 		Notices: cmd.ErrOrStderr(),
 		Log:     slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: level})),
 		Verbose: f.verbose, OnlyRanks: only,
-		Signals: signals, Stdin: input,
+		Signals: signals, Forward: f.forwarded, Stdin: input,
 		Events: events, Progress: terminalWidth(cmd.ErrOrStderr()),
 		Begin: begin,
 	})

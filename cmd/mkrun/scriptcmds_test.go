@@ -121,7 +121,8 @@ func cmdKillOne(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("usage: killone SIGNAL pattern")
 	}
 	signals := map[string]syscall.Signal{"KILL": syscall.SIGKILL, "INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "STOP": syscall.SIGSTOP, "TSTP": syscall.SIGTSTP, "CONT": syscall.SIGCONT,
-		"USR1": syscall.SIGUSR1, "USR2": syscall.SIGUSR2}
+		"USR1": syscall.SIGUSR1, "USR2": syscall.SIGUSR2,
+		"WINCH": syscall.SIGWINCH, "ALRM": syscall.SIGALRM, "HUP": syscall.SIGHUP}
 	sig, ok := signals[args[0]]
 	if !ok {
 		ts.Fatalf("unknown signal %s", args[0])

@@ -51,6 +51,9 @@ type Job struct {
 	Stdin       Stdin  // which ranks read the launcher's input
 	MaxRestarts int    // how often all ranks are started again after one has failed
 
+	KeepGoing     bool          // a rank that fails ends no other
+	WaitAfterExit time.Duration // that ranks may go on after one has ended with status 0; 0 = for ever
+
 	Timeout      time.Duration // of the whole job; 0 = none
 	StartTimeout time.Duration // until every rank was started
 	AbortGrace   time.Duration // between SIGTERM and SIGKILL once a peer failed

@@ -30,6 +30,7 @@ type Options struct {
 	Events    io.Writer           // gets what happens, as lines of JSON; nil: nobody wants that
 	Progress  func() int          // Notices is a terminal, of that width; nil: it is none
 	Signals   <-chan os.Signal    // the user's
+	Forward   []syscall.Signal    // of them, those that are passed on and end nothing
 	Stdin     *os.File            // what ranks read, if the job wants that
 	Begin     time.Time           // when the command was given
 }
@@ -161,7 +162,8 @@ type launcher struct {
 	progress *progress    // nil: Notices is no terminal
 	stdin    *stdinSource // nil: not read
 	started  time.Duration
-	signals  int
+	signals  int // of the user's, that end programs
+	first    syscall.Signal
 	giveUp   <-chan time.Time // set once the job has to end
 	stopAt   <-chan time.Time // set once the user wants the job stopped (Ctrl-Z)
 }
@@ -218,7 +220,7 @@ func (l *launcher) arrive(a arrival) []order {
 // follow runs the job until nothing of it is left, or it must be given up.
 func (l *launcher) follow(ctx context.Context) {
 	startTimer, timer := l.timerOf(l.job.StartTimeout), l.timerOf(l.job.Timeout)
-	var grace, tick <-chan time.Time
+	var grace, tick, lonely <-chan time.Time
 	if l.progress != nil {
 		ticker := time.NewTicker(progressEvery)
 		defer ticker.Stop()
@@ -231,7 +233,7 @@ func (l *launcher) follow(ctx context.Context) {
 			if l.signals > 0 || !l.machine.restartable() {
 				return
 			}
-			startTimer, grace = nil, nil
+			startTimer, grace, lonely = nil, nil, nil
 			if l.job.StartTimeout > 0 {
 				startTimer = time.After(l.job.StartTimeout)
 			}
@@ -245,6 +247,9 @@ func (l *launcher) follow(ctx context.Context) {
 				return
 			}
 			orders = l.take(ev)
+			if lonely == nil && l.job.WaitAfterExit > 0 && l.machine.someEndedWell() {
+				lonely = time.After(l.job.WaitAfterExit)
+			}
 			if l.machine.allStarted() {
 				startTimer = nil
 				orders = append(orders, l.readStdin()...)
@@ -277,6 +282,9 @@ func (l *launcher) follow(ctx context.Context) {
 		case <-timer:
 			orders = l.machine.fail(noPlace(pb.Cause_TIMEOUT, fmt.Sprintf(
 				"the job did not end within %v (--timeout):%s%s", l.job.Timeout, l.machine.states(time.Now()), l.waiting()), stdio.StatusTimeout))
+		case <-lonely:
+			orders = l.machine.fail(noPlace(pb.Cause_TIMEOUT, fmt.Sprintf(
+				"a rank ended %v ago, and others still run (--wait-after-exit):%s", l.job.WaitAfterExit, l.machine.states(time.Now())), stdio.StatusTimeout))
 		case <-grace:
 			orders = l.machine.abort()
 			l.giveUp = time.After(l.job.AbortGrace + endLimit)
@@ -469,33 +477,6 @@ func (l *launcher) howItEnded(node int) string {
 	case <-time.After(reapDelay):
 		return ""
 	}
-}
-
-// userSignal passes a signal on. The first one that ends programs gives the ranks their grace; the next kills.
-func (l *launcher) userSignal(sig os.Signal) []order {
-	s, ok := sig.(syscall.Signal)
-	if !ok {
-		return nil
-	}
-	l.events.write(Event{Event: "signal", Signal: int(s)})
-	switch s {
-	case syscall.SIGUSR1, syscall.SIGUSR2:
-		return l.machine.signal(int(s))
-	case syscall.SIGTSTP:
-		l.stopAt = time.After(stopDelay)
-		return l.machine.signal(int(s))
-	case syscall.SIGCONT:
-		l.stopAt = nil
-		return l.machine.signal(int(s))
-	}
-	l.signals++
-	if l.signals == 1 {
-		fmt.Fprintf(l.opts.Notices, "mkrun: %v: passed on to all ranks, which have %v to end; once more kills them\n", sig, l.job.Grace)
-		return l.machine.interrupt(s)
-	}
-	fmt.Fprintf(l.opts.Notices, "mkrun: %v again: killing all ranks\n", sig)
-	l.giveUp = time.After(killLimit)
-	return l.machine.kill()
 }
 
 // waiting says what the ranks that wait in the session wait for.

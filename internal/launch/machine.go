@@ -33,6 +33,7 @@ type machine struct {
 	weight   weight    // of the cause
 	begun    bool      // roster and start orders were sent
 
+	kept       *pb.Cause // the first failure, of a job that goes on in spite of it
 	generation uint32
 	preflight  *preflight // nil: nothing was checked
 }
@@ -226,6 +227,12 @@ func (m *machine) exited(node int, e *pb.RankExited) []order {
 		m.cause.LastLines = e.GetLastLines()
 		return nil
 	}
+	if m.job.KeepGoing && m.cause == nil && c.GetKind() == pb.Cause_RANK_EXIT {
+		if m.kept == nil {
+			m.kept = c
+		}
+		return nil
+	}
 	return m.fail(c)
 }
 
@@ -335,6 +342,9 @@ func (m *machine) over() bool {
 
 // conclude makes sure that a job in which every rank ended well also has what it was run for.
 func (m *machine) conclude() {
+	if m.cause == nil {
+		m.cause = m.kept
+	}
 	if m.cause != nil || !m.job.Session || m.job.ConnectOnly {
 		return
 	}

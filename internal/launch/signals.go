@@ -1,0 +1,114 @@
+package launch
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ParseSignals reads names of signals such as WINCH or SIGALRM.
+func ParseSignals(names []string) ([]syscall.Signal, error) {
+	var list []syscall.Signal
+	for _, name := range names {
+		upper := strings.ToUpper(strings.TrimSpace(name))
+		if !strings.HasPrefix(upper, "SIG") {
+			upper = "SIG" + upper
+		}
+		s := unix.SignalNum(upper)
+		switch s {
+		case 0:
+			return nil, fmt.Errorf("%q is no signal; give names such as WINCH", name)
+		case syscall.SIGKILL, syscall.SIGSTOP, syscall.SIGCHLD, syscall.SIGPIPE, syscall.SIGTSTP, syscall.SIGCONT, syscall.SIGURG:
+			return nil, fmt.Errorf("%s cannot be passed on as it comes", upper)
+		}
+		list = append(list, s)
+	}
+	return list, nil
+}
+
+// userSignal passes a signal on. The first one that ends programs gives the ranks their grace, the next one is SIGTERM to
+// those that are left, the third SIGKILL.
+func (l *launcher) userSignal(sig os.Signal) []order {
+	s, ok := sig.(syscall.Signal)
+	if !ok {
+		return nil
+	}
+	l.events.write(Event{Event: "signal", Signal: int(s)})
+	switch {
+	case s == syscall.SIGUSR1, s == syscall.SIGUSR2, slices.Contains(l.opts.Forward, s):
+		return l.machine.signal(int(s))
+	case s == syscall.SIGTSTP:
+		l.stopAt = time.After(stopDelay)
+		return l.machine.signal(int(s))
+	case s == syscall.SIGCONT:
+		l.stopAt = nil
+		return l.machine.signal(int(s))
+	}
+	l.signals++
+	switch {
+	case l.signals == 1:
+		l.first = s
+		next := "again: SIGTERM, a third time: SIGKILL"
+		if s == syscall.SIGTERM {
+			next = "again: SIGKILL"
+		}
+		fmt.Fprintf(l.opts.Notices, "mkrun: %v: passed on to %s, which have %v to end (%s)\n", sig, l.machine.alive(), l.job.Grace, next)
+		return l.machine.interrupt(s)
+	case l.signals == 2 && l.first != syscall.SIGTERM && l.machine.begun:
+		fmt.Fprintf(l.opts.Notices, "mkrun: %v again: SIGTERM to %s\n", sig, l.machine.alive())
+		return l.machine.signal(int(syscall.SIGTERM))
+	}
+	fmt.Fprintf(l.opts.Notices, "mkrun: %v once more: SIGKILL to %s\n", sig, l.machine.alive())
+	l.giveUp = time.After(killLimit)
+	return l.machine.kill()
+}
+
+// alive names the ranks that run, by the user's numbers.
+func (m *machine) alive() string {
+	var numbers []int
+	for rank, r := range m.ranks {
+		if r.phase != rankWaiting && r.exit == nil {
+			numbers = append(numbers, m.job.Number(rank))
+		}
+	}
+	switch len(numbers) {
+	case 0:
+		return "no rank, since none runs"
+	case len(m.ranks):
+		return "all ranks"
+	}
+	slices.Sort(numbers)
+	return "ranks " + ranges(numbers)
+}
+
+// ranges writes sorted numbers as 0-3,7.
+func ranges(numbers []int) string {
+	var b strings.Builder
+	for i := 0; i < len(numbers); {
+		k := i
+		for k+1 < len(numbers) && numbers[k+1] == numbers[k]+1 {
+			k++
+		}
+		if i > 0 {
+			b.WriteString(",")
+		}
+		b.WriteString(strconv.Itoa(numbers[i]))
+		if k > i {
+			b.WriteString("-" + strconv.Itoa(numbers[k]))
+		}
+		i = k + 1
+	}
+	return b.String()
+}
+
+// someEndedWell reports whether a rank ended with status 0 and others go on.
+func (m *machine) someEndedWell() bool {
+	return slices.ContainsFunc(m.ranks, func(r rankState) bool { return r.exit != nil && r.exit.GetExitCode() == 0 && r.exit.GetSignal() == 0 }) &&
+		slices.ContainsFunc(m.ranks, func(r rankState) bool { return r.exit == nil })
+}
