@@ -32,7 +32,7 @@ struct mk_ag_gemm {
   int64_t* waited = nullptr;
   float4* sums = nullptr;  // of the parts of split tiles
   int resident[2][2] = {};  // CTAs that fit on the GPU, by tile_n / 256 and cluster - 1
-  int last_ctas = 0, last_push_ctas = 0, last_copies = 0;  // of the last call, for mk_ag_gemm_waited
+  int last_ctas = 0, last_push_ctas = 0, last_copies = 0, last_launches = 0;  // of the last call, for mk_ag_gemm_waited
   cudaStream_t copy = nullptr;
   cudaStream_t aborting = nullptr;
   cudaEvent_t fork = nullptr;
@@ -166,11 +166,13 @@ void copy_shards(mk_ag_gemm& op, const AgGemmParams& p, const mk_ag_gemm_args& a
         check_cuda(cudaMemcpy2DAsync(to, a.k * 2, from, a.lda * 2, columns * 2, rows, cudaMemcpyDefault, op.copy),
                    "copying to a peer");
       }
+      ++op.last_launches;
       for (int32_t at = 0; at < chunk.k_blocks; at += kStampRun) {
         const int32_t count = std::min(kStampRun, chunk.k_blocks - at);
         check_cuda(cudaMemcpyAsync(stamps + stamp_index(g, chunk.row_block, chunk.k_block + at), stamp,
                                    count * sizeof(uint64_t), cudaMemcpyDefault, op.copy),
                    "raising a peer's flags");
+        ++op.last_launches;
       }
     }
   }
@@ -211,6 +213,7 @@ void launch(mk_ag_gemm& op, const mk_ag_gemm_args& a, const mk_ag_gemm_config& w
   const AgGemmParams p = make_params(op, a, c, s);
   const bool copies = c.mover == MK_MOVER_CE && !s.copies.empty();
   op.last_ctas = ctas, op.last_push_ctas = p.push.ctas, op.last_copies = copies;
+  op.last_launches = copies ? 2 : 1;  // kernels; copy_shards counts the rest
   if (copies) {
     check_cuda(ag_gemm_prologue_launch(p.wait, copy_credits(op, p, s), stream), "launching the prologue");
     check_cuda(cudaEventRecord(op.fork, stream), "forking the copy stream");
@@ -414,10 +417,11 @@ int mk_ag_gemm_abort(mk_ag_gemm* op, mk_error* error) {
     const mk_context& c = *op->context;
     const mk::DeviceGuard guard(c.device);
     // Copies from pinned memory progress beside kernels that fill the GPU.
-    for (int r = 0; r < c.world; ++r)
-      mk::check_cuda(cudaMemcpyAsync(c.heap->base(r) + op->control_at + offsetof(mk::Control, abort), op->abort_word,
-                                     sizeof *op->abort_word, cudaMemcpyDefault, op->aborting),
-                     "setting the abort word");
+    for (const uint64_t control : {op->control_at, c.barrier_at})
+      for (int r = 0; r < c.world; ++r)
+        mk::check_cuda(cudaMemcpyAsync(c.heap->base(r) + control + offsetof(mk::Control, abort), op->abort_word,
+                                       sizeof *op->abort_word, cudaMemcpyDefault, op->aborting),
+                       "setting the abort word");
     mk::check_cuda(cudaStreamSynchronize(op->aborting), "setting the abort word");
   });
 }
@@ -430,10 +434,11 @@ int mk_ag_gemm_reset(mk_ag_gemm* op, mk_error* error) {
     mk::check_cuda(cudaDeviceSynchronize(), "waiting for the device");
     mk::host_barrier(c);  // nobody writes flags any more
     char* base = c.heap->base(c.rank);
-    mk::check_cuda(cudaMemset(base + op->control_at, 0, sizeof(mk::Control)), "clearing the control block");
+    for (const uint64_t control : {op->control_at, c.barrier_at})
+      mk::check_cuda(cudaMemset(base + control, 0, sizeof(mk::Control)), "clearing the control block");
     mk::check_cuda(cudaMemset(base + op->flags_at, 0, op->flag_bytes()), "clearing the flags");
     mk::check_cuda(cudaMemset(base + op->sum_flags_at, 0, kSumFlagBytes), "clearing the flags");
-    *op->record = mk::WaitRecord{};
+    *op->record = *c.barrier_record = mk::WaitRecord{};
     mk::check_cuda(cudaDeviceSynchronize(), "clearing the flags");
     mk::host_barrier(c);
   });
@@ -446,6 +451,7 @@ int mk_ag_gemm_waited(mk_ag_gemm* op, mk_ag_gemm_waits* waits, mk_error* error) 
     const mk::DeviceGuard guard(op->context->device);
     const int ctas = std::min(op->last_ctas, kMostCtas);
     waits->ctas = ctas;
+    waits->launches = op->last_launches;
     waits->life = 0;
     if (ctas == 0) return;
     std::vector<int64_t> cycles(size_t(ctas) * mk::kRoles);

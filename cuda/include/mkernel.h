@@ -147,7 +147,7 @@ typedef struct mk_wait_record {
 typedef struct mk_ag_gemm_waits {
   uint32_t size, version;
   int32_t ctas;
-  int32_t reserved;
+  int32_t launches; /* kernels and copies that the host started for the call */
   int64_t life;
   int64_t mean[MK_WAIT_ROLES], most[MK_WAIT_ROLES];
 } mk_ag_gemm_waits;
@@ -158,7 +158,8 @@ MK_API uint32_t mk_version(void);
 MK_API int mk_context_create(const mk_context_desc* desc, mk_context** out, mk_error* error);
 MK_API int mk_context_destroy(mk_context* context, mk_error* error);
 
-/* Stream-ordered barrier of all ranks, on the devices. Fails once an earlier one has timed out. */
+/* Stream-ordered barrier of all ranks, on the devices. Fails once an earlier one has timed out, until a
+ * reset. */
 MK_API int mk_barrier(mk_context* context, mk_stream stream, mk_error* error);
 
 /* Bytes of the symmetric heap that an operator takes, 1 MiB for the context included. Needs no GPU. */
@@ -181,11 +182,11 @@ MK_API int mk_ag_gemm_choose(mk_ag_gemm* op, const mk_ag_gemm_args* args, mk_ag_
 /* MK_OK, or MK_ERROR_ABORTED with the record (if this rank wrote one). Does not synchronise. */
 MK_API int mk_ag_gemm_status(mk_ag_gemm* op, mk_wait_record* record, mk_error* error);
 
-/* Makes the call in flight and all later ones leave at once, on every rank, until a reset. May be called by any thread
- * at any time between create and destroy. */
+/* Makes the call in flight and all later ones leave at once, on every rank, until a reset; barriers, too. May be called by
+ * any thread at any time between create and destroy. */
 MK_API int mk_ag_gemm_abort(mk_ag_gemm* op, mk_error* error);
 
-/* Collective: waits for the device, clears flags, epoch and abort word. */
+/* Collective: waits for the device, clears flags, epoch and abort word, and the state of the barrier. */
 MK_API int mk_ag_gemm_reset(mk_ag_gemm* op, mk_error* error);
 
 /* Of the last call that is done; synchronise the stream first. */

@@ -134,7 +134,7 @@ func (r Request) chooseRemote() (chosen, error) {
 		}
 	}
 	if len(wanted) < r.World.Size() && !r.CUDA.ShareGPUs {
-		return chosen{}, fmt.Errorf("%d ranks and --gpus names %d GPUs: name one for each, or let them share with --share-gpus", r.World.Size(), len(wanted))
+		return chosen{}, fmt.Errorf("%s and --gpus names %s: name one for each, or let them share with --share-gpus", count(r.World.Size(), "rank"), count(len(wanted), "GPU"))
 	}
 	c := chosen{name: operator.EngineCUDA, why: "its host will say whether it can"}
 	for rank := range r.World.Size() {
@@ -214,8 +214,30 @@ func describeSeats(seats []cuda.Seat) string {
 	text := strings.Join(names, ", ")
 	if len(names) < len(seats) {
 		text += fmt.Sprintf(", shared by %d ranks", len(seats))
+		if !hasMPS() {
+			text += " in turns: no MPS daemon is running"
+		}
 	}
 	return text
+}
+
+// count writes a number of things in the right number.
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// hasMPS reports whether CUDA's multi-process service, with which kernels of several processes run side by side, was
+// started here: its control pipe is there.
+func hasMPS() bool {
+	dir := os.Getenv("CUDA_MPS_PIPE_DIRECTORY")
+	if dir == "" {
+		dir = "/tmp/nvidia-mps"
+	}
+	_, err := os.Stat(filepath.Join(dir, "control"))
+	return err == nil
 }
 
 // checkDeviceMemory says, before anything starts, which GPU is too small for its ranks.
@@ -238,8 +260,8 @@ func (c *chosen) checkDeviceMemory(spec operator.RunSpec, p *plan.Plan) error {
 	}
 	for _, s := range c.seats {
 		if d := s.Device; d != nil && need[d] > float64(d.Bytes) {
-			return fmt.Errorf("not enough GPU memory: M=%d N=%d K=%d needs %.1f GiB for %d ranks on %v, which has %.1f GiB",
-				spec.Shape.M, spec.Shape.N, spec.Shape.K, need[d]/(1<<30), ranks[d], *d, float64(d.Bytes)/(1<<30))
+			return fmt.Errorf("not enough GPU memory: M=%d N=%d K=%d needs %.1f GiB for %s on %v, which has %.1f GiB",
+				spec.Shape.M, spec.Shape.N, spec.Shape.K, need[d]/(1<<30), count(ranks[d], "rank"), *d, float64(d.Bytes)/(1<<30))
 		}
 	}
 	return nil

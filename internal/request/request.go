@@ -67,7 +67,10 @@ const maxLaunched = 512
 
 // defaultChunks is the number of pieces a shard travels in where the configuration is silent: enough for the
 // product to start before the whole shard has come, but none smaller than a tile of rows.
-func defaultChunks(m int64, ranks int) int {
+func defaultChunks(engineName string, m int64, ranks int) int {
+	if engineName == operator.EngineCUDA {
+		return 1 // its products follow transfers block by block inside a chunk
+	}
 	const most, tileRows = 4, 64
 	return int(min(most, max(1, m/(tileRows*int64(ranks)))))
 }
@@ -177,7 +180,7 @@ func (r Request) ResolvePlan() (*Resolved, error) {
 	}
 	out.Run = operator.RunSpec{
 		Operator: r.Operator, Engine: out.Engine, Shape: shape, DType: dtype, World: r.World,
-		Chunks:    use.pick("--chunks", r.Chunks, choice.Settings.Chunks, defaultChunks(shape.M, r.World.Size())),
+		Chunks:    use.pick("--chunks", r.Chunks, choice.Settings.Chunks, defaultChunks(out.Engine, shape.M, r.World.Size())),
 		Algorithm: algorithm, Partials: r.Partials,
 		Tile: use.pick("--tile", r.Tile, tileOf(out.Engine, choice.Settings), 0),
 		Net:  r.Net, Check: r.Check, Warmup: r.Warmup, Iters: r.Iters, Seed: r.Seed, WaitTimeout: r.WaitTimeout,

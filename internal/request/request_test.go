@@ -216,7 +216,7 @@ func TestCUDARefusals(t *testing.T) {
 		"flags of the CUDA engine with auto": {func(r *Request) { r.Engine, r.CUDA.Mover, r.World = "auto", "sm", plan.Uniform(1, 3) }, [2]string{}, "--mover asks for GPUs: 3 ranks on 2 GPUs"},
 		"flags of the CUDA engine with cpu":  {func(r *Request) { r.Engine, r.CUDA.ShareGPUs = "cpu", true }, [2]string{}, "--share-gpus means nothing to --engine cpu"},
 		"too large":                          {func(r *Request) { r.M, r.K = 1<<21, 1<<13 }, [2]string{}, "not enough GPU memory: M=2097152 N=32 K=8192 needs"},
-		"elsewhere, too few GPUs named":      {func(r *Request) { r.Remote, r.GPUs = true, []string{"0"} }, [2]string{}, "--gpus names 1 GPUs"},
+		"elsewhere, too few GPUs named":      {func(r *Request) { r.Remote, r.GPUs = true, []string{"0"} }, [2]string{}, "--gpus names 1 GPU:"},
 		"nodes":                              {func(r *Request) { r.World = plan.Uniform(2, 1) }, [2]string{}, "one node so far"},
 		"driver":                             {func(*Request) {}, [2]string{"HOSTLIB_GPUS", "-1"}, "too old"},
 		"reordering":                         {func(r *Request) { r.Net.Reorder = true }, [2]string{}, "does not reorder"},

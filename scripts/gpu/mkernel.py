@@ -28,7 +28,7 @@ ContextDesc = struct("ContextDesc", ("rank", C.c_int32), ("world", C.c_int32), (
 AgGemmDesc = struct("AgGemmDesc", ("plan", C.c_char_p), ("plan_bytes", C.c_uint64), ("max_m", C.c_int64),
                     ("max_k", C.c_int64))
 WAIT_ROLES = ("none", "producer", "push", "credit", "barrier", "sum", "send", "notice")
-Waits = struct("Waits", ("ctas", C.c_int32), ("reserved", C.c_int32), ("life", C.c_int64),
+Waits = struct("Waits", ("ctas", C.c_int32), ("launches", C.c_int32), ("life", C.c_int64),
                ("mean", C.c_int64 * len(WAIT_ROLES)), ("most", C.c_int64 * len(WAIT_ROLES)))
 Args = struct("Args", ("m", C.c_int64), ("n", C.c_int64), ("k", C.c_int64), ("a", C.c_void_p), ("b", C.c_void_p),
               ("c", C.c_void_p), ("lda", C.c_int64), ("ldb", C.c_int64), ("ldc", C.c_int64), ("element", C.c_int32),

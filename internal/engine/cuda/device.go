@@ -65,7 +65,7 @@ func Assign(devices []Device, wanted []string, ranks int, share bool) ([]Seat, e
 	case len(seats) == 0:
 		return nil, fmt.Errorf("the driver shows no GPU to this process")
 	case ranks > len(seats) && !share:
-		return nil, fmt.Errorf("%d ranks on %d GPUs: give each rank a GPU of its own, or let them share with --share-gpus (slow without MPS)", ranks, len(seats))
+		return nil, fmt.Errorf("%d ranks on %s: give each rank a GPU of its own, or let them share with --share-gpus (slow without MPS)", ranks, count(len(seats), "GPU"))
 	}
 	taken := make([]Seat, ranks)
 	for i := range taken {
@@ -78,6 +78,14 @@ func Assign(devices []Device, wanted []string, ranks int, share bool) ([]Seat, e
 	return taken, nil
 }
 
+// count writes a number of things in the right number.
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
 // find is the seat that one word of --gpus names.
 func find(devices []Device, word string) (Seat, error) {
 	if strings.HasPrefix(word, "MIG-") {
@@ -85,7 +93,7 @@ func find(devices []Device, word string) (Seat, error) {
 	}
 	if n, err := strconv.Atoi(word); err == nil {
 		if n < 0 || n >= len(devices) {
-			return Seat{}, fmt.Errorf("--gpus: there is no GPU %d; this process sees %d", n, len(devices))
+			return Seat{}, fmt.Errorf("--gpus: there is no GPU %d; this process sees %s", n, count(len(devices), "GPU"))
 		}
 		return Seat{Visible: devices[n].UUID, Device: &devices[n]}, nil
 	}

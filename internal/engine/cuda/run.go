@@ -161,13 +161,14 @@ func (in *instance) fillStats(stats []engine.Stats) error {
 		return fmt.Errorf("waiting times: %w", err)
 	}
 	last := &stats[len(stats)-1]
+	last.Launches = int(waits.launches)
 	for role, cycles := range waits.mean {
 		if who, known := waiters[C.uint32_t(role)]; known && waits.life > 0 {
 			last.Waited[who.role] += time.Duration(float64(last.Time) * float64(cycles) / float64(waits.life))
 		}
 	}
 	for i := range stats {
-		stats[i].Waited = last.Waited
+		stats[i].Waited, stats[i].Launches = last.Waited, last.Launches
 	}
 	return nil
 }

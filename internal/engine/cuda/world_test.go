@@ -81,7 +81,7 @@ func TestRunsThePlan(t *testing.T) {
 				if r.Status != operator.Pass || !r.Checked || len(r.TimesNS) != s.Iters {
 					t.Errorf("rank %d: %+v", r.Rank, r)
 				}
-				if r.Settings["mover"] != "sm" || r.HostNS <= 0 || r.TimesNS[0] <= 0 {
+				if r.Settings["mover"] != "sm" || r.HostNS <= 0 || r.Launches != 1 || r.TimesNS[0] <= 0 {
 					t.Errorf("rank %d: settings %v, host %d ns, times %v", r.Rank, r.Settings, r.HostNS, r.TimesNS)
 				}
 			}

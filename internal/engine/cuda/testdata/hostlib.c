@@ -517,6 +517,7 @@ int mk_ag_gemm_reset(mk_ag_gemm* op, mk_error* e) {
 
 int mk_ag_gemm_waited(mk_ag_gemm* op, mk_ag_gemm_waits* w, mk_error* e) {
   w->ctas = 4;
+  w->launches = 1;
   w->life = op->life;
   w->mean[MK_WAIT_PRODUCER] = w->most[MK_WAIT_PRODUCER] = op->waited < op->life ? op->waited : op->life;
   return ok(e);
