@@ -72,6 +72,9 @@ func (f *hostFlags) addPool(cmd *cobra.Command) {
 	_ = cmd.RegisterFlagCompletionFunc("agent", cobra.FixedCompletions(launch.Reaches, cobra.ShellCompDirectiveNoFileComp))
 }
 
+// named reports whether hosts were named.
+func (f *hostFlags) named() bool { return f.list != "" || f.file != "" || f.batch || f.join.file != "" }
+
 // pool reads the hosts that were named; nil if none were.
 func (f *hostFlags) pool() ([]hosts.Host, error) {
 	var pool []hosts.Host

@@ -74,7 +74,7 @@ type worldFlags struct {
 func (f *worldFlags) add(cmd *cobra.Command) {
 	fs := cmd.PersistentFlags()
 	fs.IntVar(&f.nodes, "nodes", 1, "nodes to pretend on this host, each with its own agent and loopback address")
-	fs.StringVar(&f.ppn, "ppn", "1", "ranks per node: a number, or one for each node as in 4,3")
+	fs.StringVar(&f.ppn, "ppn", "1", "ranks per node: a number, one for each node as in 4,3, or gpu (mkrun launch): as many as this host has GPUs")
 }
 
 // maxRanks keeps a typing error from asking for a million processes.
@@ -230,6 +230,16 @@ func (f *launchFlags) job(ctx context.Context) (*launch.Job, error) {
 	job := &launch.Job{
 		ID: id, Dir: dir,
 		Timeout: f.timeout, StartTimeout: f.startTimeout, AbortGrace: f.abortGrace, Grace: f.grace,
+	}
+	if f.world.ppn == "gpu" {
+		if f.hosts.named() {
+			return nil, errors.New("--ppn gpu counts the GPUs of this host; how many other hosts have is not known before: give a number, or slots")
+		}
+		gpus, err := launch.CountGPUs(ctx, f.gpus)
+		if err != nil {
+			return nil, fmt.Errorf("--ppn gpu: %w", err)
+		}
+		f.world.ppn = strconv.Itoa(gpus)
 	}
 	if err := f.hosts.place(ctx, &f.world, job); err != nil {
 		return nil, err

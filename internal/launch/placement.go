@@ -201,6 +201,33 @@ func seatRanks(node *topology.Node, start *pb.Start, visible []string, sessions 
 	return seats, notices, nil
 }
 
+// CountGPUs is how many GPUs, or MIG instances, programs see on this machine, of those that list names as --gpus does;
+// "" stands for CUDA_VISIBLE_DEVICES.
+func CountGPUs(ctx context.Context, list string) (int, error) {
+	node, err := look(ctx)
+	if err != nil {
+		return 0, err
+	}
+	return countGPUs(node, list, os.Getenv("CUDA_VISIBLE_DEVICES"))
+}
+
+func countGPUs(node *topology.Node, list, visible string) (int, error) {
+	if list == "" {
+		list = visible
+	}
+	if list == "" {
+		list = allGPUs(node)
+	}
+	order, problem := topology.ResolveVisible(list, node.GPUs)
+	switch {
+	case problem != "":
+		return 0, errors.New(problem)
+	case len(order) == 0:
+		return 0, errors.New("this machine has no GPU that may be used")
+	}
+	return len(order), nil
+}
+
 // allGPUs names the GPUs that programs see without CUDA_VISIBLE_DEVICES, in their order there; "-1" if there are none.
 func allGPUs(node *topology.Node) string {
 	var numbers []string

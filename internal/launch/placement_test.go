@@ -148,3 +148,20 @@ func TestP74GPUsThatCannotBeChosen(t *testing.T) {
 		t.Errorf("%v, notices %q", err, notices)
 	}
 }
+
+func TestCountGPUs(t *testing.T) {
+	n := eightGPUs()
+	n.GPUs[0].Hidden = true
+	for _, tt := range []struct {
+		list, visible string
+		want          int
+		problem       string
+	}{
+		{"", "", 7, ""}, {"", "3,1", 2, ""}, {"GPU-6", "3,1", 1, ""}, {"MIG-one", "", 1, ""}, {"9", "", 0, "is no GPU's number"}, {"", "-1", 0, "no GPU that may be used"},
+	} {
+		got, err := countGPUs(n, tt.list, tt.visible)
+		if got != tt.want || (err == nil) != (tt.problem == "") || err != nil && !strings.Contains(err.Error(), tt.problem) {
+			t.Errorf("--gpus %q, CUDA_VISIBLE_DEVICES=%q: %d, %v; want %d, %q", tt.list, tt.visible, got, err, tt.want, tt.problem)
+		}
+	}
+}
