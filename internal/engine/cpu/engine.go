@@ -280,11 +280,13 @@ func (in *instance) peerHeap(ctx context.Context, rank int, name, key string, di
 // digest identifies what all ranks must agree on.
 func digest(cfg engine.Config) ([]byte, error) {
 	h := sha256.New()
-	if err := json.NewEncoder(h).Encode(cfg.Plan); err != nil {
-		return nil, fmt.Errorf("digest of the plan: %w", err)
+	sum, err := cfg.Plan.Digest()
+	if err != nil {
+		return nil, err
 	}
+	_, _ = h.Write(sum) // a hash takes everything
 	for _, n := range []int64{cfg.Shape.M, cfg.Shape.N, cfg.Shape.K, int64(cfg.DType)} {
-		_ = binary.Write(h, binary.LittleEndian, n) // a hash takes everything
+		_ = binary.Write(h, binary.LittleEndian, n)
 	}
 	return h.Sum(nil), nil
 }
