@@ -41,14 +41,19 @@ func (im *importer) load(path string) ([]*Node, error) {
 }
 
 func (im *importer) loadFrom(path string, in io.Reader) ([]*Node, error) {
-	data, err := io.ReadAll(io.LimitReader(in, maxInput+1))
-	if err != nil {
+	var data bytes.Buffer
+	if f, ok := in.(*os.File); ok {
+		if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
+			data.Grow(int(min(info.Size(), maxInput)) + bytes.MinRead) // read in one piece
+		}
+	}
+	if _, err := data.ReadFrom(io.LimitReader(in, maxInput+1)); err != nil {
 		return nil, &ImportError{path, 0, "reading it: " + err.Error()}
 	}
-	if len(data) > maxInput {
+	if data.Len() > maxInput {
 		return nil, &ImportError{path, 0, fmt.Sprintf("larger than %d MiB: not a topology", maxInput>>20)}
 	}
-	return im.parse(path, data)
+	return im.parse(path, data.Bytes())
 }
 
 // LoadAll reads several files, as many at once as there are processors, and returns their nodes in the

@@ -120,6 +120,7 @@ func strict(data []byte) *json.Decoder {
 // made anew. Unknown keys are errors: a mistyped key must not be ignored.
 func parseJSON(file string, data []byte, lists *pciLists) ([]*Node, error) {
 	var doc documentIn
+	data = withoutAnswers(data)
 	dec := strict(data)
 	if err := dec.Decode(&doc); err != nil {
 		return nil, jsonError(file, data, err)
