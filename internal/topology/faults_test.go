@@ -87,6 +87,11 @@ func TestT5HiddenPeers(t *testing.T) {
 	if list := findings(t, e, "nvlink-count"); len(list) > 0 {
 		t.Errorf("hidden GPUs are called broken: %v", list)
 	}
+	var matrix strings.Builder
+	e.WriteMatrix(&matrix, Style{})
+	if title := e.Title(Style{}); !strings.Contains(title, "(7 hidden)") || strings.Count(matrix.String(), "(hidden)") != 7 {
+		t.Errorf("hidden GPUs are not said to be:\n%s\n%s", title, matrix.String())
+	}
 	if p, err := Place([]*Eval{e}, 1); err != nil || p.Ranks[0].GPU != 0 {
 		t.Errorf("rank 0 is not on the visible GPU: %v %v", p, err)
 	}

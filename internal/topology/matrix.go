@@ -65,6 +65,9 @@ func (e *Eval) WriteMatrix(b *strings.Builder, s Style) {
 	}
 	for i, g := range n.GPUs {
 		row := []cell{{fmt.Sprintf("GPU%d", g.Index), colBold}}
+		if g.Hidden {
+			row[0] = cell{row[0].text + " (hidden)", colDim}
+		}
 		for j := range n.GPUs {
 			row = put(row, e.gpuWord(i, j, s.NCCL))
 		}
@@ -219,6 +222,7 @@ func (e *Eval) Title(s Style) string {
 		parts = append(parts, n.Product)
 	}
 	kinds := map[string]int{}
+	hidden := 0
 	var order []string
 	for _, g := range n.GPUs {
 		name := g.Name
@@ -229,12 +233,18 @@ func (e *Eval) Title(s Style) string {
 			order = append(order, name)
 		}
 		kinds[name]++
+		if g.Hidden {
+			hidden++
+		}
 	}
 	for _, name := range order {
 		parts = append(parts, fmt.Sprintf("%d x %s", kinds[name], name))
 	}
-	if len(order) == 0 {
+	switch {
+	case len(order) == 0:
 		parts = append(parts, "no GPU")
+	case hidden > 0:
+		parts[len(parts)-1] += fmt.Sprintf(" (%d hidden)", hidden)
 	}
 	rails := 0
 	for _, r := range e.roles {
