@@ -66,6 +66,10 @@ bench-launch: ## start 16 ranks over ssh on four hosts: mkrun, mpirun if it is t
 	@scripts/setup.sh testbed
 	go test -tags testbed -run xxx -bench Launch -benchtime 15x ./internal/e2e
 
+.PHONY: bench-scale
+bench-scale: setup ## up to 1,024 agents in one process: time until all have the roster, memory of each; drawn into docs/
+	go test ./internal/launch -run xxx -bench Swarm -benchtime 3x -timeout 10m -plot $(CURDIR)/docs
+
 .PHONY: bench
 bench: setup ## the CPU engine against one plain gonum product; the time to start a job
 	go test -run xxx -bench AGGemmVsGonum ./internal/engine/cpu

@@ -174,7 +174,9 @@ func (a *agent) serve(ctx context.Context) error {
 			}
 			a.tell(ctx, ev)
 		case opinion := <-a.pool.opinions():
-			a.send(ctx, memberMessage(opinion))
+			if m := a.pool.message(opinion); m != nil {
+				a.send(ctx, m)
+			}
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}

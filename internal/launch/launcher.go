@@ -33,6 +33,8 @@ type Options struct {
 	Forward   []syscall.Signal    // of them, those that are passed on and end nothing
 	Stdin     *os.File            // what ranks read, if the job wants that
 	Begin     time.Time           // when the command was given
+
+	starters map[Reach]starter // tests start agents in their own way
 }
 
 // Outcome is how a job ended.

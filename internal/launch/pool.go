@@ -18,6 +18,7 @@ type pool struct {
 	log    *slog.Logger
 	joins  sync.WaitGroup
 	cancel context.CancelFunc
+	dead   map[int]bool // nodes, as this one has told its parent
 }
 
 func openPool(cfg AgentConfig, incarnation uint64, secret session.Secret, log *slog.Logger) (*pool, error) {
@@ -31,7 +32,7 @@ func openPool(cfg AgentConfig, incarnation uint64, secret session.Secret, log *s
 	if err != nil {
 		return nil, err
 	}
-	return &pool{gossip: gossip, node: cfg.Node, log: log}, nil
+	return &pool{gossip: gossip, node: cfg.Node, log: log, dead: map[int]bool{}}, nil
 }
 
 // addresses are where others can join through this node.
@@ -68,8 +69,13 @@ func (p *pool) join(ctx context.Context, roster *pb.Roster) {
 // opinions are what gossip thinks of other nodes.
 func (p *pool) opinions() <-chan rendezvous.MemberEvent { return p.gossip.Events() }
 
-// memberMessage is how an opinion is told to the parent.
-func memberMessage(ev rendezvous.MemberEvent) *pb.FromAgent {
+// message is how an opinion is told to the parent; nil if it is no news there. That a node is alive its own stream
+// says; of n nodes each saying so of all others would be n times n messages.
+func (p *pool) message(ev rendezvous.MemberEvent) *pb.FromAgent {
+	if ev.Alive != p.dead[ev.Node] {
+		return nil
+	}
+	p.dead[ev.Node] = !ev.Alive
 	return &pb.FromAgent{Kind: &pb.FromAgent_Member{Member: &pb.MemberEvent{
 		Node: int32(ev.Node), Alive: ev.Alive,
 	}}}

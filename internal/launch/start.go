@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 )
 
@@ -62,6 +63,7 @@ func (l *launcher) openWays(ctx context.Context) error {
 	}
 	local := localStarter{log}
 	l.by = map[Reach]starter{"": local, ReachLocal: local}
+	maps.Copy(l.by, l.opts.starters)
 	for node, host := range job.Hosts {
 		if l.by[host.By] != nil {
 			continue
