@@ -46,10 +46,12 @@ type Job struct {
 	Calls   int
 	Shapes  []plan.Shape
 	Configs []config.Settings // by shape
+	Chunks  []int             // that shards travel in, by shape
 	Library string            // file of the data plane
-	Plans   [][]byte          // of each rank, in binary form
-	Alone   []byte            // of one rank alone
-	GPUs    []string          // for CUDA_VISIBLE_DEVICES; nil: those that are seen here
+	Ranks   int
+	Plans   map[int][][]byte // of each rank, in binary form, by chunks
+	Alone   []byte           // of one rank alone
+	GPUs    []string         // for CUDA_VISIBLE_DEVICES; nil: those that are seen here
 }
 
 // Timings is what the script wrote.
@@ -130,19 +132,21 @@ func unpack(dir string, job Job) error {
 	if err != nil {
 		return err
 	}
-	if err := os.Mkdir(filepath.Join(dir, "alone"), 0o700); err != nil {
-		return err
-	}
 	files := map[string][]byte{"alone/rank0.plan": job.Alone}
 	for _, name := range names {
 		if files[name], err = gpu.FS.ReadFile(name); err != nil {
 			return err
 		}
 	}
-	for rank, p := range job.Plans {
-		files[fmt.Sprintf("rank%d.plan", rank)] = p
+	for chunks, ranks := range job.Plans {
+		for rank, p := range ranks {
+			files[fmt.Sprintf("c%d/rank%d.plan", chunks, rank)] = p
+		}
 	}
 	for name, data := range files {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700); err != nil {
+			return err
+		}
 		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
 			return err
 		}
@@ -153,18 +157,14 @@ func unpack(dir string, job Job) error {
 // arguments are the script's.
 func (j Job) arguments(dir, result string) []string {
 	args := []string{"-W", "ignore", filepath.Join(dir, "bench.py"), "ag", "--json", result, "--library", j.Library, "--plans", dir,
-		"--plan-alone", filepath.Join(dir, "alone"), "--rounds", fmt.Sprint(j.Rounds), "--iterations", fmt.Sprint(j.Calls), "--ranks", fmt.Sprint(len(j.Plans)), "--vs"}
+		"--plan-alone", filepath.Join(dir, "alone"), "--rounds", fmt.Sprint(j.Rounds), "--iterations", fmt.Sprint(j.Calls), "--ranks", fmt.Sprint(j.Ranks), "--vs"}
 	args = append(args, j.Versus...)
 	if j.Loop == LoopQueued {
 		args = append(args, "--queued", queuedCycles)
 	}
 	args = append(args, "--shapes")
 	for i, s := range j.Shapes {
-		text := shapeKey(s)
-		if c := kernelConfig(j.Configs[i]); c != "" {
-			text += ":" + c
-		}
-		args = append(args, text)
+		args = append(args, fmt.Sprintf("%s:chunks=%d %s", shapeKey(s), j.Chunks[i], kernelConfig(j.Configs[i])))
 	}
 	return args
 }

@@ -58,7 +58,7 @@ func sample(t *testing.T) *Document {
 	if err := s.versus(context.Background(), runs, d); err != nil {
 		t.Fatal(err)
 	}
-	if asked.Calls != 10 || asked.Rounds != 4 || len(asked.Plans) != 2 || len(asked.Alone) == 0 || len(asked.Shapes) != 4 {
+	if asked.Calls != 10 || asked.Rounds != 4 || asked.Ranks != 2 || len(asked.Plans[asked.Chunks[0]]) != 2 || len(asked.Alone) == 0 || len(asked.Shapes) != 4 {
 		t.Errorf("asked for %+v", asked)
 	}
 	for i := range d.Rows {
@@ -199,14 +199,15 @@ func TestPython(t *testing.T) {
 		t.Fatal(err)
 	}
 	job := Job{Versus: []string{"nccl"}, Loop: LoopQueued, Rounds: 4, Calls: 10, Shapes: []plan.Shape{{M: 8, N: 16, K: 24}, {M: 1, N: 2, K: 8}},
-		Configs: []config.Settings{{Mover: "ce"}, {}}, Library: "/l.so", Plans: [][]byte{[]byte("p0"), []byte("p1")}, Alone: []byte("a"), GPUs: []string{"1", "0"}}
+		Configs: []config.Settings{{Mover: "ce"}, {}}, Library: "/l.so", Ranks: 2, Chunks: []int{1, 3},
+		Plans: map[int][][]byte{1: {[]byte("p0"), []byte("p1")}, 3: {[]byte("q0"), []byte("q1")}}, Alone: []byte("a"), GPUs: []string{"1", "0"}}
 	args := job.arguments("/d", "/d/r.json")
 	for _, arg := range args {
 		if strings.HasPrefix(arg, "--") && !bytes.Contains(script, []byte(`"`+arg+`"`)) {
 			t.Errorf("bench.py has no option %s", arg)
 		}
 	}
-	if !slices.Contains(args, "8,16,24:mover=ce") || !slices.Contains(args, "1,2,8") || !slices.Contains(args, "--queued") {
+	if !slices.Contains(args, "8,16,24:chunks=1 mover=ce") || !slices.Contains(args, "1,2,8:chunks=3 ") || !slices.Contains(args, "--queued") {
 		t.Errorf("arguments %q", args)
 	}
 
@@ -214,7 +215,7 @@ func TestPython(t *testing.T) {
 	bin := t.TempDir()
 	program := "#!/bin/sh\n" +
 		"while [ $# -gt 0 ]; do case $1 in --json) out=$2;; --plans) plans=$2;; --plan-alone) alone=$2;; esac; shift; done\n" +
-		"cat $plans/rank0.plan $plans/rank1.plan $alone/rank0.plan >&2; ls $plans >&2; echo \"gpus $CUDA_VISIBLE_DEVICES\" >&2\n" +
+		"cat $plans/c1/rank0.plan $plans/c1/rank1.plan $plans/c3/rank1.plan $alone/rank0.plan >&2; ls $plans >&2; echo \"gpus $CUDA_VISIBLE_DEVICES\" >&2\n" +
 		"[ -z \"$FAIL\" ] || { echo no torch >&2; exit 3; }\n" +
 		"echo '{\"gpus\": 2, \"device\": \"X\", \"results\": {}}' > $out\n"
 	if err := os.WriteFile(filepath.Join(bin, "python3"), []byte(program), 0o755); err != nil {
@@ -226,7 +227,7 @@ func TestPython(t *testing.T) {
 	if err != nil || times.GPUs != 2 {
 		t.Fatalf("%+v, %v\n%s", times, err, said.String())
 	}
-	for _, want := range []string{"p0p1a", "bench.py", "mkernel.py", "gpus 1,0"} {
+	for _, want := range []string{"p0p1q1a", "bench.py", "mkernel.py", "gpus 1,0"} {
 		if !strings.Contains(said.String(), want) {
 			t.Errorf("the script saw no %q:\n%s", want, said.String())
 		}

@@ -91,7 +91,7 @@ func (s *Session) plan() ([]*request.Resolved, *Document, error) {
 	}
 	var runs []*request.Resolved
 	d := &Document{
-		Schema: Schema, Operator: s.Request.Operator, DType: s.Request.DType, Date: s.Today, Software: version.Get().BuildID(),
+		Schema: Schema, Operator: s.Request.Operator, DType: s.Request.DType, Date: s.Today, Software: "mkrun " + version.Get().BuildID(),
 		Loop: s.Loop, Calls: s.Calls, Versus: append([]string{}, s.Versus...),
 	}
 	for _, shape := range s.Shapes {
@@ -180,20 +180,27 @@ func (s *Session) versus(ctx context.Context, runs []*request.Resolved, d *Docum
 
 // job is what the script is asked for.
 func (s *Session) job(runs []*request.Resolved) (Job, error) {
-	job := Job{Versus: s.Versus, Loop: s.Loop, Rounds: rounds, Calls: (s.Calls + rounds - 1) / rounds}
+	job := Job{
+		Versus: s.Versus, Loop: s.Loop, Rounds: rounds, Calls: (s.Calls + rounds - 1) / rounds,
+		Ranks: s.Request.World.Size(), Plans: make(map[int][][]byte),
+	}
 	job.Library, job.GPUs = runs[0].Run.Library, runs[0].GPUs
 	var err error
+	if job.Plans[1], err = encode(s.Request.World, 1); err != nil { // the script begins with it
+		return job, err
+	}
 	for i, run := range runs {
 		settings, err := s.configured(s.Shapes[i].Of(s.Request), run)
 		if err != nil {
 			return job, err
 		}
-		job.Shapes, job.Configs = append(job.Shapes, run.Run.Shape), append(job.Configs, settings)
+		chunks := run.Run.Chunks
+		job.Shapes, job.Configs, job.Chunks = append(job.Shapes, run.Run.Shape), append(job.Configs, settings), append(job.Chunks, chunks)
+		if job.Plans[chunks], err = encode(s.Request.World, chunks); err != nil {
+			return job, err
+		}
 	}
-	if job.Plans, err = encode(s.Request.World); err != nil {
-		return job, err
-	}
-	alone, err := encode(plan.Uniform(1, 1))
+	alone, err := encode(plan.Uniform(1, 1), 1)
 	if err != nil {
 		return job, err
 	}
@@ -201,9 +208,9 @@ func (s *Session) job(runs []*request.Resolved) (Job, error) {
 	return job, nil
 }
 
-// encode is the plan that the library follows, for each rank: shards in one piece, since it cuts them itself.
-func encode(w plan.World) ([][]byte, error) {
-	p, err := plan.AGGemm(w, 1)
+// encode is the plan that the library follows, for each rank.
+func encode(w plan.World, chunks int) ([][]byte, error) {
+	p, err := plan.AGGemm(w, chunks)
 	if err != nil {
 		return nil, err
 	}

@@ -50,6 +50,11 @@ func cudaSpace(k Kind) Space {
 	columns.fits = func(_ config.Settings, v int) bool { return int64(v) <= k.K }
 	s.Knobs = append(s.Knobs, columns)
 
+	if k.Ranks > 1 {
+		chunks := number("chunks", func(s *config.Settings) *int { return &s.Chunks }, 1, 2, 4)
+		chunks.fits = func(_ config.Settings, v int) bool { return int64(v*k.Ranks) <= k.M }
+		s.Knobs = append(s.Knobs, chunks)
+	}
 	return Space{Starts: s.Starts, Knobs: append(s.Knobs,
 		number("raster group", func(s *config.Settings) *int { return &s.CUDA.RasterGroup }, 4, 8, 16))}
 }

@@ -40,11 +40,13 @@ class Rank:
         self.stream = torch.cuda.Stream()
         torch.cuda.set_stream(self.stream)
         self.library = mk.Library(options.library)
-        self.plan, self.plan_alone = mk.plan_of(rank, 1, world, folder=options.plans), mk.plan_of(0, 1, 1, folder=options.plan_alone)
+        self.plan_alone = mk.plan_of(0, 1, 1, folder=options.plan_alone)
         self.context = self.alone = None
-        self.open_contexts(0, 0)
+        self.open_contexts(0, 0, 1)
 
-    def open_contexts(self, max_m, max_k):
+    def open_contexts(self, max_m, max_k, chunks):
+        folder = self.options.plans and os.path.join(self.options.plans, f"c{chunks}")
+        self.plan = mk.plan_of(self.rank, 1, self.world, chunks, folder)
         for context in (self.context, self.alone):
             if context:
                 context.close()
@@ -154,7 +156,7 @@ def bench_gemm(r, shape):
 
 def bench_ag(r, shape):
     m, n, k = shape
-    r.open_contexts(m, k)
+    r.open_contexts(m, k, r.options.chunks.get(shape, 1))
     rows = m // r.world
     count = sets_for(rows * k * 2, n * k * 2, m * n * 2)
     a = [r.normal(rows, k, 10 + i + 100 * r.rank) for i in range(count)]
@@ -334,7 +336,7 @@ def main():
     parser.add_argument("--queued", type=float, default=0, help="million cycles of head start for the host, per call")
     parser.add_argument("--vs", nargs="*", choices=("nccl", "asynctp"), default=("nccl", "asynctp"))
     parser.add_argument("--ranks", type=int, help="one on each of the first GPUs; left out: all")
-    parser.add_argument("--plans", help="folder of rank*.plan, instead of those of `make cuda`; with --plan-alone")
+    parser.add_argument("--plans", help="folder of c1/rank*.plan, c2/..., by chunks, instead of those of `make cuda`; with --plan-alone")
     parser.add_argument("--plan-alone", help="folder of rank0.plan of one rank alone")
     parser.add_argument("--graph", action="store_true", help="also time each call captured in a graph and replayed")
     parser.add_argument("--library", help="another build of libmkernel.so, to compare builds")
@@ -344,12 +346,14 @@ def main():
         copy_probe()
         return
     default = GEMM_SHAPES if options.what == "gemm" else AG_SHAPES
-    options.configured = {}
+    options.configured, options.chunks = {}, {}
     if options.shapes:
         for text in options.shapes:
             sizes, colon, config = text.partition(":")
-            if colon or options.plans:  # as mkrun bench asks: each shape with what is configured for it
-                options.configured[tuple(map(int, sizes.split(",")))] = parse_config(config)[0]
+            if colon:  # as mkrun bench asks: each shape with what is configured for it
+                shape, words = tuple(map(int, sizes.split(","))), config.split()
+                options.chunks[shape] = next((int(w[7:]) for w in words if w.startswith("chunks=")), 1)
+                options.configured[shape] = parse_config(" ".join(w for w in words if not w.startswith("chunks=")))[0]
         options.shapes = [tuple(map(int, s.partition(":")[0].split(","))) for s in options.shapes]
     else:
         options.shapes = default
