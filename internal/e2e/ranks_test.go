@@ -168,6 +168,9 @@ func TestCopySelfToAFullDisk(t *testing.T) {
 	if out, err := exec.Command("nsenter", append(inside, "ls", "-A", dir)...).Output(); err != nil || len(out) > 0 {
 		t.Errorf("left behind: %q (%v)", out, err)
 	}
+	if left := staged(t, "/tmp"); left != nil { // of hosts that were in the middle of it when the job ended
+		t.Errorf("left behind: %q", left)
+	}
 	bashrc(t, "h3", "export TMPDIR='/tmp/odd $HOME'; mkdir -p \"$TMPDIR\"\n")
 	t.Cleanup(func() { _ = os.RemoveAll("/tmp/odd $HOME") })
 	launch(t, append([]string{"-H", "h3", "--copy-self"}, sleeper...)...).want(t, 125, "shells differ in how they read the path")

@@ -17,6 +17,7 @@ import (
 	"github.com/mkrun/mkrun/internal/session"
 	pb "github.com/mkrun/mkrun/internal/session/sessionpb"
 	"github.com/mkrun/mkrun/internal/stdio"
+	"github.com/mkrun/mkrun/internal/topology"
 	"github.com/mkrun/mkrun/internal/version"
 )
 
@@ -86,9 +87,10 @@ type agent struct {
 	incarnation uint64
 	link        *session.AgentLink
 	pool        *pool
-	relay       *relay     // nil: nobody reports here
-	crew        *crew      // of the generation that the parent announced last; nil before the first
-	port        *portLease // for the first node's ranks
+	relay       *relay                         // nil: nobody reports here
+	crew        *crew                          // of the generation that the parent announced last; nil before the first
+	port        *portLease                     // for the first node's ranks
+	look        func() (*topology.Node, error) // at this node, once
 	checker     checker
 	checking    sync.WaitGroup
 }
@@ -97,6 +99,10 @@ type agent struct {
 func (a *agent) run(ctx context.Context, secret session.Secret) error {
 	if err := keeper.BecomeSubreaper(); err != nil {
 		return err
+	}
+	a.look = sync.OnceValues(func() (*topology.Node, error) { return look(ctx) })
+	if a.cfg.Look && hasGPUs() {
+		go func() { _, _ = a.look() }() // a driver may take long to answer; ranks ask again
 	}
 	var err error
 	if a.cfg.Address == "" {

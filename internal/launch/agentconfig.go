@@ -18,6 +18,7 @@ type AgentConfig struct {
 	Nodes      int      `json:"nodes"`
 	Interfaces []string `json:"interfaces,omitempty"`  // to take the address from, whatever the candidates
 	InheritEnv bool     `json:"inherit_env,omitempty"` // ranks start from this host's environment; what they are sent is put over it
+	Look       bool     `json:"look,omitempty"`        // where ranks go depends on the node's GPUs: look at them at once
 	Parents    []string `json:"parents"`               // host:port of the parent, any of which may work
 	Verbose    bool     `json:"verbose"`
 	Radix      int      `json:"radix,omitempty"`  // of the tree in which agents report

@@ -13,6 +13,7 @@ import (
 	"github.com/mkrun/mkrun/internal/session"
 	pb "github.com/mkrun/mkrun/internal/session/sessionpb"
 	"github.com/mkrun/mkrun/internal/stdio"
+	"github.com/mkrun/mkrun/internal/topology"
 )
 
 // crew is the ranks of an agent's node in one generation of the job. All of it is gone before the next one begins.
@@ -27,13 +28,14 @@ type crew struct {
 	files      rankFiles      // their output, as well
 	stdin      *stdinFeed     // their input; nil: none reads any
 	seats      []seat         // where they are, in their order; nil: nobody asked
+	look       func() (*topology.Node, error)
 	link       *session.AgentLink
 	log        *slog.Logger
 }
 
 // begin starts the ranks.
 func (c *crew) begin(ctx context.Context, a *agent, start *pb.Start) error {
-	c.start, c.link, c.log = start, a.link, a.log
+	c.start, c.look, c.link, c.log = start, a.look, a.link, a.log
 	spec := keeper.Spec{
 		Job: a.cfg.Job, Generation: c.generation,
 		AbortGrace: c.abortGrace(),
@@ -104,7 +106,7 @@ func (c *crew) begin(ctx context.Context, a *agent, start *pb.Start) error {
 		}
 		spec.Ranks = append(spec.Ranks, rank)
 	}
-	if err := c.place(ctx, spec.Ranks); err != nil {
+	if err := c.place(spec.Ranks); err != nil {
 		abandon()
 		return err
 	}

@@ -91,6 +91,17 @@ func look(ctx context.Context) (*topology.Node, error) {
 	}
 }
 
+// looks reports whether the places of ranks depend on what the node is.
+func looks(bind string, gpusAsked bool) bool {
+	switch bind {
+	case "", BindNone:
+		return gpusAsked
+	case BindAuto:
+		return gpusAsked || hasGPUs()
+	}
+	return true
+}
+
 // seat is where a rank goes.
 type seat struct {
 	cpus    topology.CPUSet // none: not bound
@@ -102,14 +113,13 @@ type seat struct {
 
 // place finds GPUs and CPUs for the ranks of this node, and puts them into their specifications. Binding is best effort:
 // what cannot be done is said in a notice. GPUs that were asked for and are not there are an error.
-func (c *crew) place(ctx context.Context, ranks []keeper.RankSpec) error {
+func (c *crew) place(ranks []keeper.RankSpec) error {
 	start := c.start
 	asked := start.GetGpus() != "" || start.GetGpuIsolate()
-	bind := start.GetBind()
-	if !asked && (bind == "" || bind == BindNone || bind == BindAuto && !hasGPUs()) {
+	if !looks(start.GetBind(), asked) {
 		return nil
 	}
-	node, err := look(ctx)
+	node, err := c.look()
 	if err != nil {
 		if asked {
 			return err

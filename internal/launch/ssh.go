@@ -195,21 +195,10 @@ func (s *sshStarter) try(ctx context.Context, cfg AgentConfig, secret session.Se
 		return nil, ctx.Err()
 	}
 	target := s.targets[cfg.Node]
-	args := s.ssh.args(target)
 	if s.ssh.CopySelf {
-		dir, err := s.stage(ctx, target)
-		if err != nil {
-			return nil, err
-		}
-		cfg.Staged = true
-		args = s.ssh.connect(target, dir+"/"+stagedName+" "+AgentCommand)
-		a, err := s.through(ctx, args, cfg, secret)
-		if err != nil {
-			s.unstage(ctx, target, dir)
-		}
-		return a, err
+		return s.startCopy(ctx, target, cfg, secret)
 	}
-	return s.through(ctx, args, cfg, secret)
+	return s.through(ctx, s.ssh.args(target), cfg, secret)
 }
 
 // through starts an agent by a command line of ssh.

@@ -3,6 +3,7 @@ package launch
 import (
 	"bytes"
 	"context"
+	crand "crypto/rand"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -14,6 +15,8 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+
+	"github.com/mkrun/mkrun/internal/session"
 )
 
 const (
@@ -24,10 +27,10 @@ const (
 	stagedName   = "mkrun"
 )
 
-// stageScript makes a private folder, writes its stdin to a program in it, and says where it is, if the program has
-// the digest that is wanted. It is for any POSIX shell, and has nothing in it that would end single quotes or means
-// something inside them to csh or fish.
-const stageScript = `umask 077; d=$(mktemp -d "${TMPDIR:-/tmp}/` + stagedPrefix + `XXXXXXXXXX") || exit 125; ` +
+// stageScript makes a private folder of a name that nobody can guess, writes its stdin to a program in it, and says where
+// it is, if the program has the digest that is wanted. It is for any POSIX shell, and has nothing in it that would end
+// single quotes or means something inside them to csh or fish.
+const stageScript = `umask 077; d="${TMPDIR:-/tmp}/%s"; mkdir "$d" || exit 125; ` +
 	`if cat >"$d/` + stagedName + `" && chmod 700 "$d/` + stagedName + `" && h=$(sha256sum "$d/` + stagedName + `"); then ` +
 	`if [ "${h%%%% *}" = %s ]; then printf "\002mkrun-staged-1\003 %%s\n" "$d"; exit 0; fi; ` +
 	`echo "the copy differs from what was sent" >&2; fi; rm -rf "$d"; exit 125`
@@ -49,8 +52,8 @@ var selfDigest = sync.OnceValues(func() (string, error) {
 	return fmt.Sprintf("%x", h.Sum(nil)), nil
 })
 
-// stage copies this program to a host and returns where it is there.
-func (s *sshStarter) stage(ctx context.Context, target string) (string, error) {
+// stage copies this program to a host, into a folder of a name, and returns where that is.
+func (s *sshStarter) stage(ctx context.Context, target, name string) (string, error) {
 	digest, err := selfDigest()
 	if err != nil {
 		return "", err
@@ -60,7 +63,7 @@ func (s *sshStarter) stage(ctx context.Context, target string) (string, error) {
 		return "", fmt.Errorf("reading the mkrun binary: %w", err)
 	}
 	defer func() { _ = self.Close() }()
-	out, words, err := s.remote(ctx, target, "exec sh -c '"+fmt.Sprintf(stageScript, digest)+"'", self)
+	out, words, err := s.remote(ctx, target, "exec sh -c '"+fmt.Sprintf(stageScript, name, digest)+"'", self)
 	_, dir, found := strings.Cut(out, stagedReady)
 	dir, _, whole := strings.Cut(dir, "\n")
 	switch {
@@ -73,17 +76,35 @@ func (s *sshStarter) stage(ctx context.Context, target string) (string, error) {
 		return "", e
 	case !found || !whole:
 		return "", &sshError{text: "copying mkrun there (--copy-self): its shell does not say where it is"}
-	case !safePath.MatchString(dir) || !strings.HasPrefix(filepath.Base(dir), stagedPrefix):
+	case !safePath.MatchString(dir) || filepath.Base(dir) != name:
 		return "", &sshError{text: fmt.Sprintf("copying mkrun there (--copy-self): shells differ in how they read the path %q; set TMPDIR there", dir)}
 	}
 	return dir, nil
 }
 
-// unstage removes what stage has made, for an agent that has not come up to do that itself.
-func (s *sshStarter) unstage(ctx context.Context, target, dir string) {
+// unstage removes what stage has made, or is still making, for an agent that has not come up to do that itself.
+func (s *sshStarter) unstage(ctx context.Context, target, name string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveLimit)
 	defer cancel()
-	_, _, _ = s.remote(ctx, target, "rm -rf "+dir, nil) // the host is in trouble already
+	_, _, _ = s.remote(ctx, target, `exec sh -c 'rm -rf "${TMPDIR:-/tmp}/`+name+`"'`, nil) // the host is in trouble already
+}
+
+// startCopy starts an agent that is a copy of this program.
+func (s *sshStarter) startCopy(ctx context.Context, target string, cfg AgentConfig, secret session.Secret) (*agentProcess, error) {
+	name := stagedPrefix + strings.ToLower(crand.Text())
+	dir, err := s.stage(ctx, target, name)
+	if err != nil {
+		if ctx.Err() != nil { // the host may not have noticed
+			s.unstage(ctx, target, name)
+		}
+		return nil, err
+	}
+	cfg.Staged = true
+	a, err := s.through(ctx, s.ssh.connect(target, dir+"/"+stagedName+" "+AgentCommand), cfg, secret)
+	if err != nil {
+		s.unstage(ctx, target, name)
+	}
+	return a, err
 }
 
 // remote runs a command on a host, as words for its login shell, and returns what it printed.

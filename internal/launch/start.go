@@ -34,6 +34,7 @@ func (l *launcher) startAgents(ctx context.Context, parents []string) error {
 func (l *launcher) agentConfig(node int) AgentConfig {
 	cfg := AgentConfig{
 		Job: l.job.ID, Generation: firstGeneration, Nodes: len(l.job.Hosts), InheritEnv: l.job.Remote(),
+		Look:    l.job.Bind != "" && l.job.Bind != BindNone || l.job.GPUs != "" || l.job.GPUIsolate,
 		Parents: l.parents, Verbose: l.opts.Verbose, Radix: l.job.Radix, AgentPart: l.part(node),
 	}
 	if l.job.spread() {
