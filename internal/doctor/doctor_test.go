@@ -141,7 +141,7 @@ func TestFindings(t *testing.T) {
 		{name: "few processes", files: map[string]string{"proc/self/limits": "Max processes 100 100 processes\n"}, code: "limit-nproc", severity: Warn, text: "at most 100 processes"},
 		{name: "no limits", files: map[string]string{"proc/self/limits": "-"}, code: "limit-memlock", severity: Warn, text: "could not be read"},
 		{name: "small memlock", files: map[string]string{"proc/self/limits": "Max locked memory 65536 65536 bytes\n"}, code: "limit-memlock", severity: OK, text: "64 KiB"},
-		{name: "small memlock and RDMA", files: with(mlx, map[string]string{"proc/self/limits": "Max locked memory 65536 65536 bytes\n"}), code: "limit-memlock", severity: Warn, text: "registering memory will fail", action: "ulimit -l unlimited"},
+		{name: "small memlock and RDMA", files: with(mlx, map[string]string{"proc/self/limits": "Max locked memory 65536 65536 bytes\n"}), code: "limit-memlock", severity: Warn, text: "registering memory will fail", action: "/etc/security/limits.conf"},
 		{name: "small memlock as root", files: with(mlx, map[string]string{
 			"proc/self/limits": "Max locked memory 65536 65536 bytes\n",
 			"proc/self/status": "CapEff:\t000001ffffffffff\nCpus_allowed_list: 0-3\n",

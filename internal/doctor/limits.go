@@ -90,7 +90,7 @@ func (r *Report) limits(h host) {
 		r.ok("limit-memlock", "memory may be locked without limit")
 	case rdma:
 		r.bad("limit-memlock", Warn,
-			"raise it to unlimited: ulimit -l unlimited, LimitMEMLOCK=infinity for services, --ulimit memlock=-1 for containers",
+			"raise it to unlimited: memlock in /etc/security/limits.conf for logins (then ulimit -l unlimited), LimitMEMLOCK=infinity for services such as slurmd, --ulimit memlock=-1 for containers",
 			"at most %s of memory may be locked, and there are RDMA NICs: registering memory will fail", size(soft))
 	default:
 		r.ok("limit-memlock", "at most %s of memory may be locked; without RDMA NICs nothing needs more", size(soft))

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -117,6 +119,9 @@ func (c *checker) look(ctx context.Context, q *checkLook, inherit bool) checkRep
 	}
 	seen := doctor.Look(ctx)
 	for _, f := range seen.Findings {
+		if f.Code == "limit-nofile" { // this process's own was raised by the Go runtime
+			f = filesOfRanks(ctx)
+		}
 		if f.Code == "gpu" && f.Severity == doctor.Warn && !gpuOnBus(pciDevices) {
 			f.Severity, f.Text, f.Action = doctor.OK, "no NVIDIA GPU", ""
 		}
@@ -150,6 +155,25 @@ func (c *checker) look(ctx context.Context, q *checkLook, inherit bool) checkRep
 	c.nonce, c.port, r.Echo = q.Nonce, conn, conn.LocalAddr().String()
 	go sendBack(conn, q.Nonce)
 	return r
+}
+
+// fewFiles is a limit of open files that a rank with many peers and threads of input reaches.
+const fewFiles = 1024
+
+// filesOfRanks looks at the limit of open files that ranks will have, which a child of this process has.
+func filesOfRanks(ctx context.Context) doctor.Finding {
+	out, err := exec.CommandContext(ctx, "/bin/sh", "-c", "ulimit -Sn; ulimit -Hn").Output()
+	fields := strings.Fields(string(out))
+	if err != nil || len(fields) != 2 {
+		return doctor.Finding{Code: "limit-nofile", Severity: doctor.Warn, Text: "the limit of open files could not be asked for"}
+	}
+	f := doctor.Finding{Code: "limit-nofile", Severity: doctor.OK, Text: "ranks may open " + fields[0] + " files"}
+	if n, err := strconv.Atoi(fields[0]); err == nil && n < fewFiles {
+		f.Severity = doctor.Warn
+		f.Action = fmt.Sprintf("ulimit -n %d where mkrun is started; of other hosts nofile in /etc/security/limits.conf, or LimitNOFILE= of the service that starts agents (sshd, slurmd); the hard limit is %s",
+			fewFiles, fields[1])
+	}
+	return f
 }
 
 // pciDevices is where the kernel lists what is on the PCI bus.
