@@ -108,8 +108,9 @@ func nvmlDevice(lib nvml.Interface, d nvml.Device, index int, fabric fabricAsker
 func nvmlLinks(d nvml.Device, sm int) ([]NVLink, int) {
 	var b bundle
 	most := 0
+	states := nvmlLinkStates(d, sm)
 	for l := range nvml.NVLINK_MAX_LINKS {
-		state, ret := nvmlLinkState(d, l, sm)
+		state, ret := states(l)
 		if ret == nvml.ERROR_INVALID_ARGUMENT {
 			break
 		}
@@ -144,16 +145,26 @@ func nvmlLinks(d nvml.Device, sm int) ([]NVLink, int) {
 	return b.done(), most
 }
 
-// nvmlLinkState asks the way that works: since Hopper the field value, before it the call.
-func nvmlLinkState(d nvml.Device, link, sm int) (bool, nvml.Return) {
+// nvmlLinkStates asks the way that works: since Hopper field values, of all links in one call to the driver; before it,
+// or for a link that has none, the call for that link.
+func nvmlLinkStates(d nvml.Device, sm int) func(link int) (bool, nvml.Return) {
+	var values []nvml.FieldValue
 	if sm >= 90 {
-		v, ret := nvmlField(d, nvml.FI_DEV_NVLINK_GET_STATE, link)
-		if ret == nvml.SUCCESS {
-			return v == uint64(nvml.FEATURE_ENABLED), nvml.SUCCESS
+		values = make([]nvml.FieldValue, nvml.NVLINK_MAX_LINKS)
+		for l := range values {
+			values[l] = nvml.FieldValue{FieldId: nvml.FI_DEV_NVLINK_GET_STATE, ScopeId: uint32(l)}
+		}
+		if ret := d.GetFieldValues(values); ret != nvml.SUCCESS {
+			values = nil
 		}
 	}
-	state, ret := d.GetNvLinkState(link)
-	return state == nvml.FEATURE_ENABLED, ret
+	return func(link int) (bool, nvml.Return) {
+		if values != nil && nvml.Return(values[link].NvmlReturn) == nvml.SUCCESS {
+			return fieldValue(&values[link]) == uint64(nvml.FEATURE_ENABLED), nvml.SUCCESS
+		}
+		state, ret := d.GetNvLinkState(link)
+		return state == nvml.FEATURE_ENABLED, ret
+	}
 }
 
 func nvmlField(d nvml.Device, field uint32, scope int) (uint64, nvml.Return) {
@@ -164,7 +175,11 @@ func nvmlField(d nvml.Device, field uint32, scope int) (uint64, nvml.Return) {
 	if ret := nvml.Return(values[0].NvmlReturn); ret != nvml.SUCCESS {
 		return 0, ret
 	}
-	return binary.LittleEndian.Uint64(values[0].Value[:]) & 0xffffffff, nvml.SUCCESS
+	return fieldValue(&values[0]), nvml.SUCCESS
+}
+
+func fieldValue(v *nvml.FieldValue) uint64 {
+	return binary.LittleEndian.Uint64(v.Value[:]) & 0xffffffff
 }
 
 func nvmlC2C(d nvml.Device) *C2C {

@@ -40,16 +40,19 @@ func fakeGPU(bus uint32) *mock.Device {
 		GetNvLinkRemotePciInfoFunc: func(int) (nvml.PciInfo, nvml.Return) {
 			return nvml.PciInfo{Domain: 0xffffffff, Bus: 0xff, Device: 0xff}, nvml.SUCCESS
 		},
-		GetFieldValuesFunc: func(v []nvml.FieldValue) nvml.Return {
-			if v[0].FieldId == nvml.FI_DEV_NVLINK_GET_STATE && v[0].ScopeId < 18 {
+		GetFieldValuesFunc: func(values []nvml.FieldValue) nvml.Return {
+			for i := range values {
+				v := &values[i]
+				if v.FieldId != nvml.FI_DEV_NVLINK_GET_STATE || v.ScopeId >= 18 {
+					v.NvmlReturn = uint32(no)
+					continue
+				}
 				up := uint64(1)
-				if v[0].ScopeId == 17 {
+				if v.ScopeId == 17 {
 					up = 0
 				}
-				binary.LittleEndian.PutUint64(v[0].Value[:], up)
-				return nvml.SUCCESS
+				binary.LittleEndian.PutUint64(v.Value[:], up)
 			}
-			v[0].NvmlReturn = uint32(no)
 			return nvml.SUCCESS
 		},
 		GetMigModeFunc:      func() (int, int, nvml.Return) { return nvml.DEVICE_MIG_DISABLE, 0, nvml.SUCCESS },
@@ -89,5 +92,22 @@ func TestReadNVML(t *testing.T) {
 		Health: &GPUHealth{ECC: true, Uncorrected: 2, Throttle: []string{"hardware thermal slowdown"}}}, Gen: 1, Width: 16, MaxGen: 5, MaxWidth: 16}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
+// Ampere has no field values for link states: the call for each link is asked.
+func TestLinkStatesBeforeHopper(t *testing.T) {
+	d := fakeGPU(0x18)
+	d.GetFieldValuesFunc = func([]nvml.FieldValue) nvml.Return { return nvml.ERROR_NOT_SUPPORTED }
+	d.GetNvLinkStateFunc = func(l int) (nvml.EnableState, nvml.Return) {
+		if l >= 12 {
+			return nvml.FEATURE_DISABLED, nvml.ERROR_INVALID_ARGUMENT
+		}
+		return nvml.FEATURE_ENABLED, nvml.SUCCESS
+	}
+	for _, sm := range []int{80, 90} {
+		if links, most := nvmlLinks(d, sm); most != 12 || len(links) != 1 || links[0].Count != 12 || links[0].Down != 0 {
+			t.Errorf("sm %d: %+v of %d", sm, links, most)
+		}
 	}
 }
