@@ -3,13 +3,9 @@
 package gather
 
 import (
-	"bytes"
-	"compress/gzip"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 
 	"github.com/mkrun/mkrun/internal/engine"
 	"github.com/mkrun/mkrun/internal/engine/cuda"
@@ -60,37 +56,7 @@ func Describe(ctx context.Context, run []byte, _ launch.Place, _ engine.Bootstra
 	if err != nil {
 		return nil, err
 	}
-	return encode(n)
-}
-
-// maxRecord bounds a record that is unpacked: the largest known machine needs a hundredth of it.
-const maxRecord = 64 << 20
-
-func encode(n *topology.Node) ([]byte, error) {
-	var b bytes.Buffer
-	z := gzip.NewWriter(&b)
-	if err := json.NewEncoder(z).Encode(n); err != nil {
-		return nil, fmt.Errorf("encoding this node's record: %w", err)
-	}
-	if err := z.Close(); err != nil {
-		return nil, fmt.Errorf("packing this node's record: %w", err)
-	}
-	return b.Bytes(), nil
-}
-
-func unpack(record []byte) ([]byte, error) {
-	z, err := gzip.NewReader(bytes.NewReader(record))
-	if err != nil {
-		return nil, err
-	}
-	data, err := io.ReadAll(io.LimitReader(z, maxRecord+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(data) > maxRecord {
-		return nil, errors.New("is too long")
-	}
-	return data, nil
+	return n.Pack()
 }
 
 // Nodes reads the reports of a job that gathered, one per node in the job's order. A node is called what the user
@@ -99,21 +65,9 @@ func Nodes(job *launch.Job, reports [][]byte) ([]*topology.Node, error) {
 	if len(reports) != len(job.Hosts) {
 		return nil, fmt.Errorf("%d reports of %d nodes", len(reports), len(job.Hosts))
 	}
-	names, records := make([]string, len(reports)), make([][]byte, len(reports))
-	for i, report := range reports {
-		var err error
-		names[i] = job.Hosts[i].Name
-		if records[i], err = unpack(report); err != nil {
-			return nil, fmt.Errorf("unpacking the record of %s: %w", job.Hosts[i].Name, err)
-		}
+	names := make([]string, len(reports))
+	for i, h := range job.Hosts {
+		names[i] = h.Name
 	}
-	nodes, err := topology.DecodeNodes(names, records)
-	if err != nil {
-		return nil, err
-	}
-	for i, n := range nodes {
-		n.Host, n.Origin.File = names[i], ""
-	}
-	topology.NameApart(nodes)
-	return nodes, nil
+	return topology.Unpack(names, reports)
 }

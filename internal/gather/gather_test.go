@@ -71,7 +71,7 @@ func TestNodesRefuses(t *testing.T) {
 		"no gzip":      {[][]byte{[]byte("{}")}, "far"},
 		"no JSON":      {[][]byte{packed("hello")}, "far"},
 		"bad pointers": {[][]byte{packed(`{"gpus":[{"pci":7}]}`)}, "pci 7 is not an entry"},
-		"a bomb":       {[][]byte{packed(strings.Repeat(" ", maxRecord+1))}, "too long"},
+		"a bomb":       {[][]byte{packed(strings.Repeat(" ", 64<<20+1))}, "too long"},
 	} {
 		if nodes, err := Nodes(job, tt.reports); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v, %v; want %q", name, nodes, err, tt.want)

@@ -45,8 +45,9 @@ type echoTarget struct {
 type checkReport struct {
 	Findings []doctor.Finding `json:"findings,omitempty"`
 	Driver   string           `json:"driver,omitempty"`
-	GPUs     []string         `json:"gpus,omitempty"` // their names
-	Echo     string           `json:"echo,omitempty"` // where packets are sent back, host:port
+	GPUs     []string         `json:"gpus,omitempty"`    // their names
+	Machine  []byte           `json:"machine,omitempty"` // its topology, packed
+	Echo     string           `json:"echo,omitempty"`    // where packets are sent back, host:port
 	Echoes   []echoResult     `json:"echoes,omitempty"`
 }
 
@@ -130,6 +131,11 @@ func (c *checker) look(ctx context.Context, q *checkLook, inherit bool) checkRep
 	r.Driver = seen.Driver
 	for _, g := range seen.GPUs {
 		r.GPUs = append(r.GPUs, g.Name)
+	}
+	if machine, err := packedMachine(ctx); err != nil {
+		bad("topology", doctor.Warn, "", "not compared with the other nodes: %v", err)
+	} else {
+		r.Machine = machine
 	}
 	env := q.Env
 	if inherit {

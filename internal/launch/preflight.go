@@ -136,6 +136,7 @@ func (m *machine) checked(node int, k *pb.PreflightDone, now time.Time) []order 
 	}
 	if !p.echoing {
 		p.echoing, p.waiting = true, len(m.nodes)
+		p.checks = append(p.checks, m.topologyChecks()...)
 		return m.echoOrders()
 	}
 	p.done = true

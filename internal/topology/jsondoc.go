@@ -157,9 +157,9 @@ func parseJSON(file string, data []byte, lists *pciLists) ([]*Node, error) {
 	return nodes, nil
 }
 
-// DecodeNodes reads nodes' records as json.Marshal writes them: what one mkrun tells another of the same build. The error
-// is that of the first record that cannot be read, with its name.
-func DecodeNodes(names []string, records [][]byte) ([]*Node, error) {
+// decodeNodes reads nodes' records as json.Marshal writes them. The error is that of the first record that cannot be read,
+// with its name.
+func decodeNodes(names []string, records [][]byte) ([]*Node, error) {
 	var lists pciLists
 	nodes := make([]*Node, len(records))
 	errs := make([]error, len(records))
