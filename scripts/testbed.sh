@@ -9,6 +9,8 @@
 #   scripts/testbed.sh cut DIR HOST        pull the host's cable
 #   scripts/testbed.sh heal DIR HOST       plug it in again, let its packets through and its sshd run
 #   scripts/testbed.sh udp-block DIR HOST  drop all UDP to the host, but for a local process
+#   scripts/testbed.sh drop-in DIR HOST    no host can connect to this one, as behind NAT
+#   scripts/testbed.sh slow DIR HOST RATE  limit what the host sends, e.g. 1mbit
 #   scripts/testbed.sh drop-ssh DIR HOST   drop all packets to the host's sshd: connections hang
 #   scripts/testbed.sh stop-sshd DIR HOST  no sshd: connections are refused
 #
@@ -139,10 +141,11 @@ drop() {
 heal() {
   ip -n "$(ns switch)" link set "v${1#h}" up
   ip netns exec "$(ns "$1")" nft flush ruleset
+  ip netns exec "$(ns "$1")" tc qdisc del dev eth0 root 2>/dev/null || true
   [ -s "$DIR/$1/sshd.pid" ] || start_sshd "$1"
 }
 
-[ $# -ge 2 ] || die "usage: testbed.sh up|down|exec|pids|cut|heal|udp-block|drop-ssh|stop-sshd DIR [HOST] ..."
+[ $# -ge 2 ] || die "usage: testbed.sh up|down|exec|pids|cut|heal|udp-block|drop-in|slow|drop-ssh|stop-sshd DIR [HOST] ..."
 command=$1
 DIR=$(realpath -m "$2")
 shift 2
@@ -160,6 +163,8 @@ case $command in
   cut) ip -n "$(ns switch)" link set "v${1#h}" down ;;
   heal) heal "$1" ;;
   udp-block) drop "$1" meta l4proto udp ;;
+  drop-in) drop "$1" ct state new meta l4proto tcp ;;
+  slow) ip netns exec "$(ns "$1")" tc qdisc replace dev eth0 root tbf rate "$2" burst 16kb latency 400ms ;;
   drop-ssh) drop "$1" tcp dport 22 ;;
   stop-sshd) stop_sshd "$1" ;;
   *) die "unknown command \"$command\"" ;;

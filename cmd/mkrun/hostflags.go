@@ -37,6 +37,7 @@ type hostFlags struct {
 	secret    string
 	agentPort int
 	radix     int
+	head      string
 	join      joinFlags
 }
 
@@ -67,6 +68,7 @@ func (f *hostFlags) addPool(cmd *cobra.Command) {
 	fs.DurationVar(&f.connectTimeout, "connect-timeout", launch.DefaultConnectTimeout, "that ssh waits for a host")
 	fs.StringSliceVar(&f.iface, "iface", nil, "network interfaces to use on all hosts, by exact names (default: those at which hosts reach each other)")
 	fs.IntVar(&f.agentPort, "agent-port", launch.DefaultStandingPort, "where standing agents listen")
+	fs.StringVar(&f.head, "head", "here", "where the job is ruled from: here, or first: the first host, where hosts cannot connect to this one (NAT, jump hosts)")
 	fs.IntVar(&f.radix, "radix", session.Radix, "agents that report to the launcher, and to each agent: more hosts than that make a tree")
 	fs.StringVar(&f.secret, "secret", "", "file with the secret of your standing agents (default: mkrun/secret in your configuration folder)")
 	_ = cmd.RegisterFlagCompletionFunc("agent", cobra.FixedCompletions(launch.Reaches, cobra.ShellCompDirectiveNoFileComp))
@@ -202,7 +204,32 @@ func (f *hostFlags) place(ctx context.Context, world *worldFlags, job *launch.Jo
 	if f.join.file != "" {
 		job.Hosts[0].By = launch.ReachLocal
 	}
+	if err == nil {
+		err = f.placeHead(reach, job)
+	}
 	return err
+}
+
+// placeHead says where the head runs.
+func (f *hostFlags) placeHead(reach launch.Reach, job *launch.Job) error {
+	switch f.head {
+	case "here":
+		return nil
+	case "first":
+	default:
+		return fmt.Errorf("--head %q: known are here and first", f.head)
+	}
+	switch {
+	case reach != launch.ReachAuto && reach != launch.ReachSSH:
+		return fmt.Errorf("--head first is for hosts reached over ssh, not by --agent %s", reach)
+	case job.Hosts[0].By != launch.ReachSSH:
+		return fmt.Errorf("--head first: %s is this host", job.Hosts[0].Name)
+	}
+	if job.Stdin.All || job.Stdin.One {
+		return errors.New("--head first and --stdin exclude each other: the head cannot read what is here")
+	}
+	job.HeadFirst = true
+	return nil
 }
 
 // ways fills in what the way needs by which agents are started.

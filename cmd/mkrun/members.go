@@ -17,6 +17,9 @@ var members = map[string]func(ctx context.Context, stdin io.Reader, stderr io.Wr
 	launch.AgentCommand: func(ctx context.Context, stdin io.Reader, stderr io.Writer) int {
 		return launch.Agent(ctx, stdin, os.Stdout, stderr)
 	},
+	launch.HeadCommand: func(ctx context.Context, stdin io.Reader, stderr io.Writer) int {
+		return launch.Head(ctx, stdin, os.Stdout, stderr)
+	},
 	keeper.CommandName: func(ctx context.Context, _ io.Reader, _ io.Writer) int {
 		return keeper.Main(ctx)
 	},

@@ -31,9 +31,10 @@ type Job struct {
 
 	Numbers    []int    // of the ranks as the user counts them, by World's own; nil: the same
 	SSH        SSH      // how hosts that are not this one are reached
-	Standing   Standing // how agents that stand already are
-	Join       *Joining // how agents come that something else starts
+	Standing   Standing `json:"-"` // how agents that stand already are
+	Join       *Joining `json:"-"` // how agents come that something else starts
 	OutputDir  string   // on each node, for a file per rank and stream; "": none
+	HeadFirst  bool     // the head runs on the first host, since hosts cannot connect to the launcher
 	Radix      int      // how many agents report to the head, and to each agent; session.Radix when 0
 	Interfaces []string // network interfaces to use, by their exact names; none: found out
 
@@ -66,6 +67,7 @@ type Host struct {
 	Address    string   // where the node's ranks and its agent listen; of other hosts as its agent says
 	By         Reach    // how its agent is started; "": as a child of this process
 	Target     string   // what ssh is told to start its agent
+	User       string   // to log in as; "": whoever ssh takes
 	Candidates []string // addresses that its name has here
 	Devices    []int    // GPUs its ranks may use; nil: all
 }

@@ -21,7 +21,7 @@ import (
 
 // Options are what the launcher needs besides the job.
 type Options struct {
-	Mux     *stdio.Mux   // where the ranks' output goes; closed by Run
+	Mux     Mux          // where the ranks' output goes; closed by Run
 	Notices io.Writer    // one-line notices to the user, usually stderr
 	Log     *slog.Logger // for people who debug mkrun
 	Verbose bool         // agents log too
@@ -34,7 +34,14 @@ type Options struct {
 	Stdin     *os.File            // what ranks read, if the job wants that
 	Begin     time.Time           // when the command was given
 
+	stays    bool              // when the user stops the job: the launcher elsewhere does
 	starters map[Reach]starter // tests start agents in their own way
+}
+
+// Mux is where ranks' output goes, which is not mixed within a line: *stdio.Mux.
+type Mux interface {
+	Write(rank int, host string, stream stdio.Stream, data []byte, at time.Time) error
+	Close() error
 }
 
 // Outcome is how a job ended.
@@ -74,6 +81,9 @@ const stopDelay = 300 * time.Millisecond
 // Run runs a job to its end. The error is for a launcher that could not even begin; whatever happens
 // later is the Outcome's cause. When it returns, nothing of the job is left on this host.
 func Run(ctx context.Context, job *Job, opts Options) (*Outcome, error) {
+	if job.HeadFirst {
+		return runThroughFirst(ctx, job, opts)
+	}
 	events := newEventLog(opts.Events, job, opts.Begin, func(err error) { fmt.Fprintf(opts.Notices, "mkrun: %v\n", err) })
 	events.write(Event{Event: "job_start", Nodes: job.World.Nodes(), Ranks: job.World.Size(), Argv: job.Argv, Build: version.Get().BuildID()})
 	out, err := run(ctx, job, opts, events)

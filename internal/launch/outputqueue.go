@@ -13,7 +13,7 @@ const maxQueued = 64 << 20
 
 // outputQueue writes the ranks' output in a goroutine of its own.
 type outputQueue struct {
-	mux  *stdio.Mux
+	mux  Mux
 	mu   sync.Mutex
 	cond *sync.Cond
 	wait []frame
@@ -33,7 +33,7 @@ type frame struct {
 	at     time.Time
 }
 
-func newOutputQueue(mux *stdio.Mux) *outputQueue {
+func newOutputQueue(mux Mux) *outputQueue {
 	q := &outputQueue{mux: mux, done: make(chan struct{}), failed: make(chan error, 1)}
 	q.cond = sync.NewCond(&q.mu)
 	go q.run()

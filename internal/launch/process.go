@@ -102,24 +102,12 @@ func launchProcess(cmd *exec.Cmd, stdout *os.File, log io.Writer, explain func(e
 // throughPipes starts a program through which an agent on another host is started, and configures the agent once it
 // says that it is there. If it does not, the result is the program, ended, with the error.
 func throughPipes(ctx context.Context, cmd *exec.Cmd, log io.Writer, explain func(error, string) string, cfg AgentConfig, secret session.Secret) (*agentProcess, error) {
-	stdout, theirs, err := os.Pipe()
+	a, stdout, err := throughPipesTo(ctx, cmd, log, explain)
 	if err != nil {
-		return nil, fmt.Errorf("making a pipe for %s: %w", cmd.Args[0], err)
+		return a, err
 	}
-	a, err := launchProcess(cmd, theirs, log, explain)
-	_ = theirs.Close()
-	if err != nil {
-		_ = stdout.Close()
-		return nil, fmt.Errorf("starting %s: %w", cmd.Args[0], err)
-	}
-	stop := context.AfterFunc(ctx, func() {
-		a.kill()
-		_ = stdout.Close() // which a process that it left behind may hold open
-	})
-	err = awaitAgent(stdout)
-	if err == nil {
-		err = cfg.write(a.stdin, secret)
-	}
+	stop := context.AfterFunc(ctx, a.kill)
+	err = cfg.write(a.stdin, secret)
 	if !stop() && err == nil {
 		err = ctx.Err()
 	}
@@ -138,6 +126,35 @@ func throughPipes(ctx context.Context, cmd *exec.Cmd, log io.Writer, explain fun
 		copying.Wait()
 	}()
 	return a, nil
+}
+
+// throughPipesTo does so up to the other side's word that it is there, behind which its output goes on.
+func throughPipesTo(ctx context.Context, cmd *exec.Cmd, log io.Writer, explain func(error, string) string) (*agentProcess, *os.File, error) {
+	stdout, theirs, err := os.Pipe()
+	if err != nil {
+		return nil, nil, fmt.Errorf("making a pipe for %s: %w", cmd.Args[0], err)
+	}
+	a, err := launchProcess(cmd, theirs, log, explain)
+	_ = theirs.Close()
+	if err != nil {
+		_ = stdout.Close()
+		return nil, nil, fmt.Errorf("starting %s: %w", cmd.Args[0], err)
+	}
+	stop := context.AfterFunc(ctx, func() {
+		a.kill()
+		_ = stdout.Close() // which a process that it left behind may hold open
+	})
+	err = awaitAgent(stdout)
+	if !stop() && err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		_ = a.stdin.Close()
+		_ = stdout.Close()
+		a.reap()
+		return a, nil, err
+	}
+	return a, stdout, nil
 }
 
 // reap waits for a process that is of no use any more.

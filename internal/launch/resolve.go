@@ -64,7 +64,7 @@ func Resolve(ctx context.Context, list []hosts.Host, reach Reach) ([]Host, error
 				}
 			}
 			if out[i].By == ReachSSH {
-				out[i].Target = h.Target()
+				out[i].Target, out[i].User = h.Target(), h.User
 			}
 			if len(out[i].Candidates) > 0 {
 				out[i].Address = out[i].Candidates[0]

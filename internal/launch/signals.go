@@ -44,7 +44,9 @@ func (l *launcher) userSignal(sig os.Signal) []order {
 	case s == syscall.SIGUSR1, s == syscall.SIGUSR2, slices.Contains(l.opts.Forward, s):
 		return l.machine.signal(int(s))
 	case s == syscall.SIGTSTP:
-		l.stopAt = time.After(stopDelay)
+		if !l.opts.stays {
+			l.stopAt = time.After(stopDelay)
+		}
 		return l.machine.signal(int(s))
 	case s == syscall.SIGCONT:
 		l.stopAt = nil

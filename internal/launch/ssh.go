@@ -96,11 +96,14 @@ func (s SSH) Check() error {
 }
 
 // args is the command line for one host: what to run there is the same for all, and holds nothing of the job.
-func (s SSH) args(target string) []string {
+func (s SSH) args(target string) []string { return s.command(target, AgentCommand) }
+
+// command is the same for another of mkrun's parts.
+func (s SSH) command(target, part string) []string {
 	if s.CopySelf {
 		return s.connect(target, "(the copy's folder)/"+stagedName+" "+AgentCommand)
 	}
-	return s.connect(target, s.mkrun()+" "+AgentCommand)
+	return s.connect(target, s.mkrun()+" "+part)
 }
 
 // connect is the command line that gives a command to a host's login shell.

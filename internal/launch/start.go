@@ -6,6 +6,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"strings"
 )
 
 // startAgents begins to start the agents; what becomes of each is an arrival.
@@ -132,6 +133,10 @@ func (j *Job) srunCommand() ([]string, error) {
 func (l *launcher) startFailures() string {
 	text := ""
 	for node, a := range l.agents {
+		if a != nil && l.job.Hosts[node].remote() && !l.machine.nodes[node].joined && l.job.tree().Parent(node) < 0 {
+			text += fmt.Sprintf("\n  %s (node %d): its agent runs, but has not reached this host at %s; if no connection can be made to here, try --head first",
+				l.job.Hosts[node].Name, node, strings.Join(l.parents, ", "))
+		}
 		tries, ok := l.by[l.job.Hosts[node].By].(interface{ lastFailure(node int) error })
 		if !ok || a != nil {
 			continue

@@ -2962,6 +2962,244 @@ func (x *AgentLog) GetText() string {
 	return ""
 }
 
+// ToHead goes to a head that is not in the launcher's process. The first message is an order.
+type ToHead struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Kind:
+	//
+	//	*ToHead_Job
+	//	*ToHead_Signal
+	//	*ToHead_Heartbeat
+	Kind          isToHead_Kind `protobuf_oneof:"kind"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ToHead) Reset() {
+	*x = ToHead{}
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ToHead) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ToHead) ProtoMessage() {}
+
+func (x *ToHead) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ToHead.ProtoReflect.Descriptor instead.
+func (*ToHead) Descriptor() ([]byte, []int) {
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *ToHead) GetKind() isToHead_Kind {
+	if x != nil {
+		return x.Kind
+	}
+	return nil
+}
+
+func (x *ToHead) GetJob() []byte {
+	if x != nil {
+		if x, ok := x.Kind.(*ToHead_Job); ok {
+			return x.Job
+		}
+	}
+	return nil
+}
+
+func (x *ToHead) GetSignal() int32 {
+	if x != nil {
+		if x, ok := x.Kind.(*ToHead_Signal); ok {
+			return x.Signal
+		}
+	}
+	return 0
+}
+
+func (x *ToHead) GetHeartbeat() *Heartbeat {
+	if x != nil {
+		if x, ok := x.Kind.(*ToHead_Heartbeat); ok {
+			return x.Heartbeat
+		}
+	}
+	return nil
+}
+
+type isToHead_Kind interface {
+	isToHead_Kind()
+}
+
+type ToHead_Job struct {
+	Job []byte `protobuf:"bytes,1,opt,name=job,proto3,oneof"` // JSON, internal/launch's
+}
+
+type ToHead_Signal struct {
+	Signal int32 `protobuf:"varint,2,opt,name=signal,proto3,oneof"` // the user's
+}
+
+type ToHead_Heartbeat struct {
+	Heartbeat *Heartbeat `protobuf:"bytes,3,opt,name=heartbeat,proto3,oneof"`
+}
+
+func (*ToHead_Job) isToHead_Kind() {}
+
+func (*ToHead_Signal) isToHead_Kind() {}
+
+func (*ToHead_Heartbeat) isToHead_Kind() {}
+
+// FromHead is what the launcher shows, and how the job ended.
+type FromHead struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Kind:
+	//
+	//	*FromHead_Output
+	//	*FromHead_Notice
+	//	*FromHead_Event
+	//	*FromHead_Outcome
+	//	*FromHead_Heartbeat
+	Kind          isFromHead_Kind `protobuf_oneof:"kind"`
+	Host          string          `protobuf:"bytes,10,opt,name=host,proto3" json:"host,omitempty"` // of the output
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FromHead) Reset() {
+	*x = FromHead{}
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FromHead) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FromHead) ProtoMessage() {}
+
+func (x *FromHead) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FromHead.ProtoReflect.Descriptor instead.
+func (*FromHead) Descriptor() ([]byte, []int) {
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *FromHead) GetKind() isFromHead_Kind {
+	if x != nil {
+		return x.Kind
+	}
+	return nil
+}
+
+func (x *FromHead) GetOutput() *Output {
+	if x != nil {
+		if x, ok := x.Kind.(*FromHead_Output); ok {
+			return x.Output
+		}
+	}
+	return nil
+}
+
+func (x *FromHead) GetNotice() []byte {
+	if x != nil {
+		if x, ok := x.Kind.(*FromHead_Notice); ok {
+			return x.Notice
+		}
+	}
+	return nil
+}
+
+func (x *FromHead) GetEvent() []byte {
+	if x != nil {
+		if x, ok := x.Kind.(*FromHead_Event); ok {
+			return x.Event
+		}
+	}
+	return nil
+}
+
+func (x *FromHead) GetOutcome() []byte {
+	if x != nil {
+		if x, ok := x.Kind.(*FromHead_Outcome); ok {
+			return x.Outcome
+		}
+	}
+	return nil
+}
+
+func (x *FromHead) GetHeartbeat() *Heartbeat {
+	if x != nil {
+		if x, ok := x.Kind.(*FromHead_Heartbeat); ok {
+			return x.Heartbeat
+		}
+	}
+	return nil
+}
+
+func (x *FromHead) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+type isFromHead_Kind interface {
+	isFromHead_Kind()
+}
+
+type FromHead_Output struct {
+	Output *Output `protobuf:"bytes,1,opt,name=output,proto3,oneof"` // with the rank's number as the user counts
+}
+
+type FromHead_Notice struct {
+	Notice []byte `protobuf:"bytes,2,opt,name=notice,proto3,oneof"` // for the user
+}
+
+type FromHead_Event struct {
+	Event []byte `protobuf:"bytes,3,opt,name=event,proto3,oneof"` // of --events
+}
+
+type FromHead_Outcome struct {
+	Outcome []byte `protobuf:"bytes,4,opt,name=outcome,proto3,oneof"` // JSON, internal/launch's; the last message
+}
+
+type FromHead_Heartbeat struct {
+	Heartbeat *Heartbeat `protobuf:"bytes,5,opt,name=heartbeat,proto3,oneof"`
+}
+
+func (*FromHead_Output) isFromHead_Kind() {}
+
+func (*FromHead_Notice) isFromHead_Kind() {}
+
+func (*FromHead_Event) isFromHead_Kind() {}
+
+func (*FromHead_Outcome) isFromHead_Kind() {}
+
+func (*FromHead_Heartbeat) isFromHead_Kind() {}
+
 type Empty struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -2970,7 +3208,7 @@ type Empty struct {
 
 func (x *Empty) Reset() {
 	*x = Empty{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[37]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2982,7 +3220,7 @@ func (x *Empty) String() string {
 func (*Empty) ProtoMessage() {}
 
 func (x *Empty) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[37]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2995,7 +3233,7 @@ func (x *Empty) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Empty.ProtoReflect.Descriptor instead.
 func (*Empty) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{37}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{39}
 }
 
 type AttachRequest struct {
@@ -3009,7 +3247,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[38]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3021,7 +3259,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[38]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3034,7 +3272,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{38}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *AttachRequest) GetProtocol() uint32 {
@@ -3071,7 +3309,7 @@ type AttachReply struct {
 
 func (x *AttachReply) Reset() {
 	*x = AttachReply{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[39]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3083,7 +3321,7 @@ func (x *AttachReply) String() string {
 func (*AttachReply) ProtoMessage() {}
 
 func (x *AttachReply) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[39]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3096,7 +3334,7 @@ func (x *AttachReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachReply.ProtoReflect.Descriptor instead.
 func (*AttachReply) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{39}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *AttachReply) GetJob() string {
@@ -3144,7 +3382,7 @@ type RankPut struct {
 
 func (x *RankPut) Reset() {
 	*x = RankPut{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[40]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3156,7 +3394,7 @@ func (x *RankPut) String() string {
 func (*RankPut) ProtoMessage() {}
 
 func (x *RankPut) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[40]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3169,7 +3407,7 @@ func (x *RankPut) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RankPut.ProtoReflect.Descriptor instead.
 func (*RankPut) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{40}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *RankPut) GetTo() int32 {
@@ -3195,7 +3433,7 @@ type GetRequest struct {
 
 func (x *GetRequest) Reset() {
 	*x = GetRequest{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[41]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3207,7 +3445,7 @@ func (x *GetRequest) String() string {
 func (*GetRequest) ProtoMessage() {}
 
 func (x *GetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[41]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3220,7 +3458,7 @@ func (x *GetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRequest.ProtoReflect.Descriptor instead.
 func (*GetRequest) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{41}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *GetRequest) GetFrom() int32 {
@@ -3241,7 +3479,7 @@ type GetReply struct {
 
 func (x *GetReply) Reset() {
 	*x = GetReply{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[42]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3253,7 +3491,7 @@ func (x *GetReply) String() string {
 func (*GetReply) ProtoMessage() {}
 
 func (x *GetReply) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[42]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3266,7 +3504,7 @@ func (x *GetReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetReply.ProtoReflect.Descriptor instead.
 func (*GetReply) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{42}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *GetReply) GetCommonChunk() []byte {
@@ -3536,7 +3774,21 @@ const file_internal_session_sessionpb_session_proto_rawDesc = "" +
 	"\x05alive\x18\x02 \x01(\bR\x05alive\"4\n" +
 	"\bAgentLog\x12\x14\n" +
 	"\x05level\x18\x01 \x01(\tR\x05level\x12\x12\n" +
-	"\x04text\x18\x02 \x01(\tR\x04text\"\a\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\"{\n" +
+	"\x06ToHead\x12\x12\n" +
+	"\x03job\x18\x01 \x01(\fH\x00R\x03job\x12\x18\n" +
+	"\x06signal\x18\x02 \x01(\x05H\x00R\x06signal\x12;\n" +
+	"\theartbeat\x18\x03 \x01(\v2\x1b.mkrun.session.v1.HeartbeatH\x00R\theartbeatB\x06\n" +
+	"\x04kind\"\xe5\x01\n" +
+	"\bFromHead\x122\n" +
+	"\x06output\x18\x01 \x01(\v2\x18.mkrun.session.v1.OutputH\x00R\x06output\x12\x18\n" +
+	"\x06notice\x18\x02 \x01(\fH\x00R\x06notice\x12\x16\n" +
+	"\x05event\x18\x03 \x01(\fH\x00R\x05event\x12\x1a\n" +
+	"\aoutcome\x18\x04 \x01(\fH\x00R\aoutcome\x12;\n" +
+	"\theartbeat\x18\x05 \x01(\v2\x1b.mkrun.session.v1.HeartbeatH\x00R\theartbeat\x12\x12\n" +
+	"\x04host\x18\n" +
+	" \x01(\tR\x04hostB\x06\n" +
+	"\x04kind\"\a\n" +
 	"\x05Empty\"S\n" +
 	"\rAttachRequest\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12\x14\n" +
@@ -3587,7 +3839,7 @@ func file_internal_session_sessionpb_session_proto_rawDescGZIP() []byte {
 }
 
 var file_internal_session_sessionpb_session_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_internal_session_sessionpb_session_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
+var file_internal_session_sessionpb_session_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
 var file_internal_session_sessionpb_session_proto_goTypes = []any{
 	(Cause_Kind)(0),       // 0: mkrun.session.v1.Cause.Kind
 	(*FromAgent)(nil),     // 1: mkrun.session.v1.FromAgent
@@ -3627,12 +3879,14 @@ var file_internal_session_sessionpb_session_proto_goTypes = []any{
 	(*NodeDone)(nil),      // 35: mkrun.session.v1.NodeDone
 	(*MemberEvent)(nil),   // 36: mkrun.session.v1.MemberEvent
 	(*AgentLog)(nil),      // 37: mkrun.session.v1.AgentLog
-	(*Empty)(nil),         // 38: mkrun.session.v1.Empty
-	(*AttachRequest)(nil), // 39: mkrun.session.v1.AttachRequest
-	(*AttachReply)(nil),   // 40: mkrun.session.v1.AttachReply
-	(*RankPut)(nil),       // 41: mkrun.session.v1.RankPut
-	(*GetRequest)(nil),    // 42: mkrun.session.v1.GetRequest
-	(*GetReply)(nil),      // 43: mkrun.session.v1.GetReply
+	(*ToHead)(nil),        // 38: mkrun.session.v1.ToHead
+	(*FromHead)(nil),      // 39: mkrun.session.v1.FromHead
+	(*Empty)(nil),         // 40: mkrun.session.v1.Empty
+	(*AttachRequest)(nil), // 41: mkrun.session.v1.AttachRequest
+	(*AttachReply)(nil),   // 42: mkrun.session.v1.AttachReply
+	(*RankPut)(nil),       // 43: mkrun.session.v1.RankPut
+	(*GetRequest)(nil),    // 44: mkrun.session.v1.GetRequest
+	(*GetReply)(nil),      // 45: mkrun.session.v1.GetReply
 }
 var file_internal_session_sessionpb_session_proto_depIdxs = []int32{
 	7,  // 0: mkrun.session.v1.FromAgent.hello:type_name -> mkrun.session.v1.Hello
@@ -3674,30 +3928,33 @@ var file_internal_session_sessionpb_session_proto_depIdxs = []int32{
 	19, // 36: mkrun.session.v1.FenceDone.blobs:type_name -> mkrun.session.v1.Put
 	28, // 37: mkrun.session.v1.Abort.cause:type_name -> mkrun.session.v1.Cause
 	0,  // 38: mkrun.session.v1.Cause.kind:type_name -> mkrun.session.v1.Cause.Kind
-	13, // 39: mkrun.session.v1.AttachReply.roster:type_name -> mkrun.session.v1.Roster
-	1,  // 40: mkrun.session.v1.Parent.Connect:input_type -> mkrun.session.v1.FromAgent
-	39, // 41: mkrun.session.v1.Agent.Attach:input_type -> mkrun.session.v1.AttachRequest
-	41, // 42: mkrun.session.v1.Agent.Put:input_type -> mkrun.session.v1.RankPut
-	38, // 43: mkrun.session.v1.Agent.Fence:input_type -> mkrun.session.v1.Empty
-	42, // 44: mkrun.session.v1.Agent.Get:input_type -> mkrun.session.v1.GetRequest
-	38, // 45: mkrun.session.v1.Agent.Barrier:input_type -> mkrun.session.v1.Empty
-	24, // 46: mkrun.session.v1.Agent.Report:input_type -> mkrun.session.v1.RankReport
-	26, // 47: mkrun.session.v1.Agent.RequestAbort:input_type -> mkrun.session.v1.AbortRequest
-	38, // 48: mkrun.session.v1.Agent.WatchAbort:input_type -> mkrun.session.v1.Empty
-	2,  // 49: mkrun.session.v1.Parent.Connect:output_type -> mkrun.session.v1.ToAgent
-	40, // 50: mkrun.session.v1.Agent.Attach:output_type -> mkrun.session.v1.AttachReply
-	38, // 51: mkrun.session.v1.Agent.Put:output_type -> mkrun.session.v1.Empty
-	38, // 52: mkrun.session.v1.Agent.Fence:output_type -> mkrun.session.v1.Empty
-	43, // 53: mkrun.session.v1.Agent.Get:output_type -> mkrun.session.v1.GetReply
-	38, // 54: mkrun.session.v1.Agent.Barrier:output_type -> mkrun.session.v1.Empty
-	38, // 55: mkrun.session.v1.Agent.Report:output_type -> mkrun.session.v1.Empty
-	38, // 56: mkrun.session.v1.Agent.RequestAbort:output_type -> mkrun.session.v1.Empty
-	27, // 57: mkrun.session.v1.Agent.WatchAbort:output_type -> mkrun.session.v1.Abort
-	49, // [49:58] is the sub-list for method output_type
-	40, // [40:49] is the sub-list for method input_type
-	40, // [40:40] is the sub-list for extension type_name
-	40, // [40:40] is the sub-list for extension extendee
-	0,  // [0:40] is the sub-list for field type_name
+	10, // 39: mkrun.session.v1.ToHead.heartbeat:type_name -> mkrun.session.v1.Heartbeat
+	18, // 40: mkrun.session.v1.FromHead.output:type_name -> mkrun.session.v1.Output
+	10, // 41: mkrun.session.v1.FromHead.heartbeat:type_name -> mkrun.session.v1.Heartbeat
+	13, // 42: mkrun.session.v1.AttachReply.roster:type_name -> mkrun.session.v1.Roster
+	1,  // 43: mkrun.session.v1.Parent.Connect:input_type -> mkrun.session.v1.FromAgent
+	41, // 44: mkrun.session.v1.Agent.Attach:input_type -> mkrun.session.v1.AttachRequest
+	43, // 45: mkrun.session.v1.Agent.Put:input_type -> mkrun.session.v1.RankPut
+	40, // 46: mkrun.session.v1.Agent.Fence:input_type -> mkrun.session.v1.Empty
+	44, // 47: mkrun.session.v1.Agent.Get:input_type -> mkrun.session.v1.GetRequest
+	40, // 48: mkrun.session.v1.Agent.Barrier:input_type -> mkrun.session.v1.Empty
+	24, // 49: mkrun.session.v1.Agent.Report:input_type -> mkrun.session.v1.RankReport
+	26, // 50: mkrun.session.v1.Agent.RequestAbort:input_type -> mkrun.session.v1.AbortRequest
+	40, // 51: mkrun.session.v1.Agent.WatchAbort:input_type -> mkrun.session.v1.Empty
+	2,  // 52: mkrun.session.v1.Parent.Connect:output_type -> mkrun.session.v1.ToAgent
+	42, // 53: mkrun.session.v1.Agent.Attach:output_type -> mkrun.session.v1.AttachReply
+	40, // 54: mkrun.session.v1.Agent.Put:output_type -> mkrun.session.v1.Empty
+	40, // 55: mkrun.session.v1.Agent.Fence:output_type -> mkrun.session.v1.Empty
+	45, // 56: mkrun.session.v1.Agent.Get:output_type -> mkrun.session.v1.GetReply
+	40, // 57: mkrun.session.v1.Agent.Barrier:output_type -> mkrun.session.v1.Empty
+	40, // 58: mkrun.session.v1.Agent.Report:output_type -> mkrun.session.v1.Empty
+	40, // 59: mkrun.session.v1.Agent.RequestAbort:output_type -> mkrun.session.v1.Empty
+	27, // 60: mkrun.session.v1.Agent.WatchAbort:output_type -> mkrun.session.v1.Abort
+	52, // [52:61] is the sub-list for method output_type
+	43, // [43:52] is the sub-list for method input_type
+	43, // [43:43] is the sub-list for extension type_name
+	43, // [43:43] is the sub-list for extension extendee
+	0,  // [0:43] is the sub-list for field type_name
 }
 
 func init() { file_internal_session_sessionpb_session_proto_init() }
@@ -3742,13 +3999,25 @@ func file_internal_session_sessionpb_session_proto_init() {
 		(*ToAgent_Preflight)(nil),
 		(*ToAgent_StartBelow)(nil),
 	}
+	file_internal_session_sessionpb_session_proto_msgTypes[37].OneofWrappers = []any{
+		(*ToHead_Job)(nil),
+		(*ToHead_Signal)(nil),
+		(*ToHead_Heartbeat)(nil),
+	}
+	file_internal_session_sessionpb_session_proto_msgTypes[38].OneofWrappers = []any{
+		(*FromHead_Output)(nil),
+		(*FromHead_Notice)(nil),
+		(*FromHead_Event)(nil),
+		(*FromHead_Outcome)(nil),
+		(*FromHead_Heartbeat)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_internal_session_sessionpb_session_proto_rawDesc), len(file_internal_session_sessionpb_session_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   43,
+			NumMessages:   45,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -1,0 +1,350 @@
+package launch
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protodelim"
+
+	"github.com/mkrun/mkrun/internal/hosts"
+	pb "github.com/mkrun/mkrun/internal/session/sessionpb"
+	"github.com/mkrun/mkrun/internal/stdio"
+)
+
+// Where hosts cannot connect to the launcher (it is behind NAT, or they behind a jump host), the head runs on the first
+// host. Launcher and head speak over ssh's stdin and stdout, in messages with their length before them.
+
+// HeadCommand is the hidden subcommand of mkrun whose body is Head.
+const HeadCommand = "head"
+
+const (
+	headBeat    = time.Second      // how often launcher and head say that they are there
+	headSilence = 15 * time.Second // after which the other one is gone: as long as ssh waits
+	maxHeadWord = 128 << 20        // bytes of one message: a job with its environment, or all reports
+)
+
+// headOrder is what the head is told.
+type headOrder struct {
+	Job     *Job             `json:"job"`
+	Users   []string         `json:"users"` // to log in as, by node; "": whoever ssh takes
+	Verbose bool             `json:"verbose"`
+	Events  bool             `json:"events"`  // are wanted
+	Elapsed time.Duration    `json:"elapsed"` // since the command was given
+	Forward []syscall.Signal `json:"forward"`
+}
+
+// headOutcome is how the job ended there.
+type headOutcome struct {
+	Outcome *Outcome `json:"outcome"`
+	Error   string   `json:"error"` // of a head that could not begin
+}
+
+// headPipe is one side's end of the way between launcher and head.
+type headPipe struct {
+	mu sync.Mutex
+	w  io.Writer
+	r  *bufio.Reader
+}
+
+func (p *headPipe) sendTo(m *pb.ToHead) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, err := protodelim.MarshalTo(p.w, m)
+	return err
+}
+
+func (p *headPipe) sendFrom(m *pb.FromHead) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, err := protodelim.MarshalTo(p.w, m)
+	return err
+}
+
+// beat says now and then that this side is there, until ctx is done.
+func beat(ctx context.Context, say func() error) {
+	ticker := time.NewTicker(headBeat)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			if say() != nil {
+				return
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// runThroughFirst runs a job whose head is on its first host.
+func runThroughFirst(ctx context.Context, job *Job, opts Options) (*Outcome, error) {
+	first := job.Hosts[0]
+	if first.By != ReachSSH {
+		return nil, fmt.Errorf("--head first: %s is reached by %s; only over ssh can the head be there", first.Name, first.By)
+	}
+	o := headOrder{Job: job, Verbose: opts.Verbose, Events: opts.Events != nil, Elapsed: time.Since(opts.Begin), Forward: opts.Forward}
+	for _, h := range job.Hosts {
+		o.Users = append(o.Users, h.User)
+	}
+	text, err := json.Marshal(o)
+	if err != nil {
+		return nil, fmt.Errorf("encoding the job: %w", err)
+	}
+	starter := newSSHStarter(job.SSH, map[int]string{0: first.Target}, nil, func(int, string) {})
+	args := job.SSH.command(first.Target, HeadCommand)
+	var log io.Writer
+	if opts.Verbose {
+		log = opts.Notices
+	}
+	limit, cancel := context.WithCancel(ctx)
+	if job.StartTimeout > 0 {
+		limit, cancel = context.WithTimeout(ctx, job.StartTimeout)
+	}
+	defer cancel()
+	a, stdout, err := throughPipesTo(limit, exec.Command(args[0], args[1:]...), log, starter.explain)
+	if err != nil {
+		if a != nil {
+			err = starter.failure(a, err)
+		}
+		return &Outcome{Cause: (&machine{job: job}).nodeCause(pb.Cause_LAUNCHER, 0, err.Error()), Ended: make([]bool, job.World.Size()), Reports: make([][]byte, job.World.Size())}, nil
+	}
+	defer func() { _ = stdout.Close() }()
+	l := &remoteLauncher{job: job, opts: opts, ssh: a, pipe: headPipe{w: a.stdin, r: bufio.NewReader(stdout)}}
+	return l.run(ctx, text)
+}
+
+// remoteLauncher is the launcher of a job whose head is elsewhere.
+type remoteLauncher struct {
+	job  *Job
+	opts Options
+	ssh  *agentProcess
+	pipe headPipe
+}
+
+func (l *remoteLauncher) run(ctx context.Context, order []byte) (*Outcome, error) {
+	output := newOutputQueue(l.opts.Mux)
+	ctx, stop := context.WithCancel(ctx)
+	var work sync.WaitGroup
+	kill := context.AfterFunc(ctx, l.ssh.kill)
+	err := l.pipe.sendTo(&pb.ToHead{Kind: &pb.ToHead_Job{Job: order}})
+	work.Go(func() { l.pass(ctx, output.failed) })
+	work.Go(func() {
+		beat(ctx, func() error { return l.pipe.sendTo(&pb.ToHead{Kind: &pb.ToHead_Heartbeat{Heartbeat: &pb.Heartbeat{}}}) })
+	})
+	var ended *headOutcome
+	if err == nil {
+		ended, err = l.listen(output)
+	}
+	kill()
+	stop()
+	closing, cancel := context.WithTimeout(context.Background(), leaveLimit)
+	defer cancel()
+	l.ssh.end(closing)
+	work.Wait()
+	outputErr := output.close()
+	switch {
+	case ended == nil:
+		cause := (&machine{job: l.job}).nodeCause(pb.Cause_AGENT_LOST, 0, fmt.Sprintf("the job's head, which is there, is gone: %v (%s)", err, l.ssh.gone()))
+		return &Outcome{Cause: cause, Ended: make([]bool, l.job.World.Size()), Reports: make([][]byte, l.job.World.Size())}, nil
+	case ended.Error != "":
+		return nil, fmt.Errorf("the head on %s: %s", l.job.Hosts[0].Name, ended.Error)
+	case outputErr != nil && ended.Outcome.Cause == nil:
+		ended.Outcome.Cause = outputCause(outputErr)
+	}
+	return ended.Outcome, nil
+}
+
+// listen shows what the head says, until it says how the job ended.
+func (l *remoteLauncher) listen(output *outputQueue) (*headOutcome, error) {
+	silent := time.AfterFunc(headSilence, l.ssh.kill)
+	defer silent.Stop()
+	for {
+		var m pb.FromHead
+		if err := (protodelim.UnmarshalOptions{MaxSize: maxHeadWord}).UnmarshalFrom(l.pipe.r, &m); err != nil {
+			return nil, err
+		}
+		silent.Reset(headSilence)
+		switch k := m.Kind.(type) {
+		case *pb.FromHead_Output:
+			o := k.Output
+			if l.opts.OnlyRanks == nil || l.opts.OnlyRanks(int(o.GetRank())) {
+				output.put(frame{rank: int(o.GetRank()), host: m.Host, stream: stdio.Stream(o.GetStream()), data: o.GetData(), at: time.Unix(0, o.GetUnixNs())})
+			}
+		case *pb.FromHead_Notice:
+			if _, err := l.opts.Notices.Write(k.Notice); err != nil {
+				return nil, err
+			}
+		case *pb.FromHead_Event:
+			if l.opts.Events != nil {
+				if _, err := l.opts.Events.Write(k.Event); err != nil {
+					fmt.Fprintf(l.opts.Notices, "mkrun: writing events: %v\n", err)
+					l.opts.Events = nil
+				}
+			}
+		case *pb.FromHead_Outcome:
+			var ended headOutcome
+			err := json.Unmarshal(k.Outcome, &ended)
+			return &ended, err
+		}
+	}
+}
+
+// pass passes the user's signals on. Ctrl-Z stops this process too; the third wish to end the job ends it here.
+func (l *remoteLauncher) pass(ctx context.Context, failed <-chan error) {
+	ending := 0
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-failed: // nobody reads the output any more
+			l.ssh.kill()
+			return
+		case sig := <-l.opts.Signals:
+			s, ok := sig.(syscall.Signal)
+			if !ok {
+				continue
+			}
+			if err := l.pipe.sendTo(&pb.ToHead{Kind: &pb.ToHead_Signal{Signal: int32(s)}}); err != nil {
+				l.ssh.kill()
+				return
+			}
+			switch s {
+			case syscall.SIGTSTP:
+				time.Sleep(stopDelay) // the ranks', to stop
+				_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+			case syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT:
+				if ending++; ending == 3 {
+					l.ssh.kill()
+					return
+				}
+			}
+		}
+	}
+}
+
+// Head is the body of a head on the job's first host. It returns the exit status.
+func Head(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer) int {
+	stdio.ReportBrokenPipes()
+	if _, err := io.WriteString(stdout, agentReady); err != nil {
+		fmt.Fprintf(stderr, "mkrun head: saying that it is there: %v\n", err)
+		return stdio.StatusLauncher
+	}
+	signal.Ignore(syscall.SIGHUP) // the end of the way to the launcher says the same, and after it ranks must be ended
+	pipe := &headPipe{w: stdout, r: bufio.NewReader(stdin)}
+	var first pb.ToHead
+	var o headOrder
+	err := (protodelim.UnmarshalOptions{MaxSize: maxHeadWord}).UnmarshalFrom(pipe.r, &first)
+	if err == nil {
+		err = json.Unmarshal(first.GetJob(), &o)
+	}
+	if err != nil || o.Job == nil {
+		fmt.Fprintf(stderr, "mkrun head: reading the job: %v\n", err)
+		return stdio.StatusLauncher
+	}
+	ended := pipe.serve(ctx, o, stderr)
+	text, err := json.Marshal(ended)
+	if err == nil {
+		err = pipe.sendFrom(&pb.FromHead{Kind: &pb.FromHead_Outcome{Outcome: text}})
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "mkrun head: telling how the job ended: %v\n", err)
+		return stdio.StatusLauncher
+	}
+	return 0
+}
+
+// serve runs the job for the launcher at the other end.
+func (p *headPipe) serve(ctx context.Context, o headOrder, stderr io.Writer) headOutcome {
+	ctx, gone := context.WithCancelCause(ctx)
+	defer gone(nil)
+	level := slog.LevelWarn
+	if o.Verbose {
+		level = slog.LevelDebug
+	}
+	signals := make(chan os.Signal, 8)
+	go p.obey(signals, gone)
+	go beat(ctx, func() error {
+		return p.sendFrom(&pb.FromHead{Kind: &pb.FromHead_Heartbeat{Heartbeat: &pb.Heartbeat{}}})
+	})
+	job := o.Job
+	opts := Options{
+		Mux: headMux{p}, Notices: noticeWriter{p}, Log: slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level})),
+		Verbose: o.Verbose, Signals: signals, Forward: o.Forward, Begin: time.Now().Add(-o.Elapsed), stays: true,
+	}
+	if o.Events {
+		opts.Events = eventWriter{p}
+	}
+	list := make([]hosts.Host, len(job.Hosts))
+	for i, h := range job.Hosts {
+		list[i] = hosts.Host{Name: h.Name, User: o.Users[i], Devices: h.Devices}
+	}
+	seen, err := Resolve(ctx, list, ReachAuto) // as hosts know each other, which may not be as the launcher does
+	if err == nil {
+		job.Hosts = seen
+		job.Hosts[0].By, job.Hosts[0].Target = ReachLocal, ""
+		job.HeadFirst = false
+		var out *Outcome
+		if out, err = Run(ctx, job, opts); err == nil {
+			return headOutcome{Outcome: out}
+		}
+	}
+	return headOutcome{Error: err.Error()}
+}
+
+// obey takes in the launcher's words until it is gone.
+func (p *headPipe) obey(signals chan<- os.Signal, gone context.CancelCauseFunc) {
+	silent := time.AfterFunc(headSilence, func() { gone(fmt.Errorf("the launcher said nothing for %v", headSilence)) })
+	defer silent.Stop()
+	for {
+		var m pb.ToHead
+		if err := (protodelim.UnmarshalOptions{MaxSize: maxHeadWord}).UnmarshalFrom(p.r, &m); err != nil {
+			gone(errors.New("the launcher is gone"))
+			return
+		}
+		switch k := m.Kind.(type) {
+		case *pb.ToHead_Signal:
+			s := syscall.Signal(k.Signal)
+			if s == syscall.SIGTSTP { // the launcher stops next, and will be silent
+				silent.Stop()
+			}
+			signals <- s
+			if s == syscall.SIGTSTP {
+				continue
+			}
+		}
+		silent.Reset(headSilence)
+	}
+}
+
+// headMux, noticeWriter and eventWriter send to the launcher what it shows.
+type (
+	headMux      struct{ pipe *headPipe }
+	noticeWriter struct{ pipe *headPipe }
+	eventWriter  struct{ pipe *headPipe }
+)
+
+func (m headMux) Write(rank int, host string, stream stdio.Stream, data []byte, at time.Time) error {
+	return m.pipe.sendFrom(&pb.FromHead{Host: host, Kind: &pb.FromHead_Output{Output: &pb.Output{
+		Rank: int32(rank), Stream: int32(stream), Data: data, UnixNs: at.UnixNano()}}})
+}
+
+func (m headMux) Close() error { return nil }
+
+func (w noticeWriter) Write(b []byte) (int, error) {
+	return len(b), w.pipe.sendFrom(&pb.FromHead{Kind: &pb.FromHead_Notice{Notice: b}})
+}
+
+func (w eventWriter) Write(b []byte) (int, error) {
+	return len(b), w.pipe.sendFrom(&pb.FromHead{Kind: &pb.FromHead_Event{Event: b}})
+}
