@@ -112,6 +112,9 @@ func (r Request) chooseCUDA() (chosen, error) {
 	if err != nil {
 		return chosen{}, err
 	}
+	if r.GPUs == nil && r.World.Size() > 1 && os.Getenv("CUDA_VISIBLE_DEVICES") == "" { // else the user chose an order
+		devices = bySlot(context.Background(), devices)
+	}
 	seats, err := cuda.Assign(devices, r.GPUs, r.World.Size(), r.CUDA.ShareGPUs)
 	if err != nil {
 		return chosen{}, err
