@@ -25,6 +25,7 @@ type crew struct {
 	over       bool           // all ranks have ended, and the parent was told
 	serving    sync.WaitGroup // of the ranks' sockets
 	pmi        []*pmiSocket   // of MPI programs
+	endPMI     func()         // ends their waits for each other
 	files      rankFiles      // their output, as well
 	stdin      *stdinFeed     // their input; nil: none reads any
 	seats      []seat         // where they are, in their order; nil: nobody asked
@@ -171,6 +172,9 @@ func (c *crew) end(dismissed bool) {
 // close lets go of what served ranks that have ended.
 func (c *crew) close() {
 	c.server.Close()
+	if c.endPMI != nil {
+		c.endPMI()
+	}
 	for _, s := range c.pmi {
 		s.close()
 	}

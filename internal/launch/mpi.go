@@ -45,13 +45,15 @@ func (s *pmiSocket) close() {
 
 // servePMI answers the PMI requests of ranks that were just started.
 func (c *crew) servePMI(sockets map[int]*pmiSocket, job string) {
+	ctx, end := context.WithCancel(context.Background())
+	c.endPMI = end
 	node := pmi.NewNode(job, c.server.Size(), c.start.GetPmiMapping())
 	for rank, s := range sockets {
 		_ = s.theirs.Close()
 		c.pmi = append(c.pmi, s)
 		c.serving.Go(func() {
-			err := node.Serve(context.Background(), s.ours, func() (pmi.Exchange, error) {
-				return c.server.Local(context.Background(), rank)
+			err := node.Serve(ctx, s.ours, func() (pmi.Exchange, error) {
+				return c.server.Local(ctx, rank)
 			})
 			var abort *pmi.AbortError
 			switch {
