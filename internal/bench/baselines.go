@@ -51,7 +51,7 @@ type Job struct {
 	Ranks   int
 	Plans   map[int][][]byte // of each rank, in binary form, by chunks
 	Alone   []byte           // of one rank alone
-	GPUs    []string         // for CUDA_VISIBLE_DEVICES; nil: those that are seen here
+	GPUs    string           // CUDA_VISIBLE_DEVICES; "": those that are seen here
 }
 
 // Timings is what the script wrote.
@@ -96,8 +96,8 @@ func Python(ctx context.Context, job Job, progress io.Writer) (t *Timings, err e
 	cmd := exec.CommandContext(ctx, "python3", job.arguments(dir, result)...)
 	cmd.Stdout, cmd.Stderr = progress, progress
 	cmd.Env = append(os.Environ(), "PYTHONUNBUFFERED=1", "PYTHONDONTWRITEBYTECODE=1")
-	if job.GPUs != nil {
-		cmd.Env = append(cmd.Env, "CUDA_VISIBLE_DEVICES="+strings.Join(job.GPUs, ","))
+	if job.GPUs != "" {
+		cmd.Env = append(cmd.Env, "CUDA_VISIBLE_DEVICES="+job.GPUs)
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }

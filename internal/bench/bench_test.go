@@ -200,7 +200,7 @@ func TestPython(t *testing.T) {
 	}
 	job := Job{Versus: []string{"nccl"}, Loop: LoopQueued, Rounds: 4, Calls: 10, Shapes: []plan.Shape{{M: 8, N: 16, K: 24}, {M: 1, N: 2, K: 8}},
 		Configs: []config.Settings{{Mover: "ce"}, {}}, Library: "/l.so", Ranks: 2, Chunks: []int{1, 3},
-		Plans: map[int][][]byte{1: {[]byte("p0"), []byte("p1")}, 3: {[]byte("q0"), []byte("q1")}}, Alone: []byte("a"), GPUs: []string{"1", "0"}}
+		Plans: map[int][][]byte{1: {[]byte("p0"), []byte("p1")}, 3: {[]byte("q0"), []byte("q1")}}, Alone: []byte("a"), GPUs: "1,0"}
 	args := job.arguments("/d", "/d/r.json")
 	for _, arg := range args {
 		if strings.HasPrefix(arg, "--") && !bytes.Contains(script, []byte(`"`+arg+`"`)) {

@@ -184,7 +184,10 @@ func (s *Session) job(runs []*request.Resolved) (Job, error) {
 		Versus: s.Versus, Loop: s.Loop, Rounds: rounds, Calls: (s.Calls + rounds - 1) / rounds,
 		Ranks: s.Request.World.Size(), Plans: make(map[int][][]byte),
 	}
-	job.Library, job.GPUs = runs[0].Run.Library, runs[0].GPUs
+	job.Library = runs[0].Run.Library
+	if runs[0].GPUs != nil {
+		job.GPUs = runs[0].GPUs[0] // all ranks see those of all, in their order
+	}
 	var err error
 	if job.Plans[1], err = encode(s.Request.World, 1); err != nil { // the script begins with it
 		return job, err

@@ -43,6 +43,7 @@ type Config struct {
 	Workers     [plan.NumRoles]int // that start in each role: goroutines, >= 1 each (CPU), or CTAs, 0 = the engine's choice (CUDA)
 	Tile        int                // rows and columns of the square a compute worker finishes at once; 0 = the engine's default
 	CUDA        CUDA               // for the CUDA engine only
+	Device      int                // the rank's GPU, among those that this process sees
 	Net         Net
 	ListenAddr  string        // IP address (no port) where this rank takes connections of other nodes; "" = 127.0.0.1
 	WaitTimeout time.Duration // bound of every single wait for a flag or a peer

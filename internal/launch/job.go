@@ -41,7 +41,7 @@ type Job struct {
 	Bind           string   // of ranks to CPUs; see Binds
 	GPUs           string   // that ranks may use on every node, as in CUDA_VISIBLE_DEVICES; "": all, or the host's Devices
 	GPUIsolate     bool     // each rank sees one GPU
-	RankGPUs       []string // the GPU that each rank was given already, by World's numbers, instead of the two before; nil: none
+	RankGPUs       []string // what CUDA_VISIBLE_DEVICES is for each rank, by World's numbers, where GPUs were chosen already; nil: as the two before say
 	ReportBindings bool     // say where ranks were put
 
 	Preflight   bool // nodes are checked before any rank is started

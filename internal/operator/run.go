@@ -110,8 +110,12 @@ func run(ctx context.Context, eng engine.Engine, spec RunSpec, at Rank, result *
 	if err := at.Bootstrap.Barrier(ctx); err != nil {
 		return fmt.Errorf("waiting for all ranks to start: %w", err)
 	}
+	device := 0
+	if spec.Devices != nil {
+		device = spec.Devices[at.Rank]
+	}
 	in, err := eng.Open(ctx, engine.Config{
-		Rank: at.Rank, Plan: p, Shape: spec.Shape, DType: spec.DType, Workers: spec.Workers, Tile: spec.Tile, CUDA: spec.CUDA, Net: spec.Net,
+		Rank: at.Rank, Plan: p, Shape: spec.Shape, DType: spec.DType, Workers: spec.Workers, Tile: spec.Tile, CUDA: spec.CUDA, Device: device, Net: spec.Net,
 		ListenAddr: at.ListenAddr, WaitTimeout: spec.WaitTimeout, Bootstrap: at.Bootstrap,
 	})
 	if err != nil {

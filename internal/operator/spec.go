@@ -33,6 +33,7 @@ type RunSpec struct {
 	Workers   [plan.NumRoles]int `json:"workers"`  // per role; >= 1 each on the CPU engine, 0 elsewhere is the engine's choice
 	Tile      int                `json:"tile"`     // 0: the engine's default
 	CUDA      engine.CUDA        `json:"cuda,omitzero"`
+	Devices   []int              `json:"devices,omitempty"` // of each rank: its GPU among those it sees; nil: the first
 	Library   string             `json:"library,omitempty"` // file of the CUDA data plane; "": the one that each rank finds
 	Net       engine.Net         `json:"net"`
 
@@ -144,13 +145,16 @@ const (
 func (s RunSpec) validateEngine() error {
 	switch s.Engine {
 	case EngineCPU:
-		if s.CUDA != (engine.CUDA{}) {
+		if s.CUDA != (engine.CUDA{}) || s.Devices != nil || s.Library != "" {
 			return errors.New("settings of the CUDA engine mean nothing to the CPU engine")
 		}
 		return nil
 	case EngineCUDA:
 		if err := cuda.Supports(s.Operator); err != nil {
 			return err
+		}
+		if s.Devices != nil && len(s.Devices) != s.World.Size() {
+			return fmt.Errorf("GPUs for %d of %d ranks", len(s.Devices), s.World.Size())
 		}
 		if s.Net.Reorder {
 			return errors.New("the CUDA engine's emulated network does not reorder messages")

@@ -24,15 +24,6 @@ type chosen struct {
 	seats     []cuda.Seat   // by rank, for cuda
 }
 
-// visible are the values of CUDA_VISIBLE_DEVICES, by rank; nil on the CPU engine.
-func (c *chosen) visible() []string {
-	var list []string
-	for _, s := range c.seats {
-		list = append(list, s.Visible)
-	}
-	return list
-}
-
 // ChooseEngine says which engine a value of --engine means on this host for one rank of an operator that all engines
 // have, and why.
 func ChooseEngine(name string) (engineName, why string, err error) {
@@ -145,7 +136,7 @@ func (r Request) chooseRemote() (chosen, error) {
 		if len(wanted) < r.World.Size() {
 			at = rank * len(wanted) / r.World.Size()
 		}
-		c.seats = append(c.seats, cuda.Seat{Visible: wanted[at]})
+		c.seats = append(c.seats, cuda.Seat{Name: wanted[at]})
 	}
 	return c, nil
 }
@@ -205,10 +196,10 @@ func describeSeats(seats []cuda.Seat) string {
 	var names []string
 	ranks := map[string]int{}
 	for _, s := range seats {
-		if ranks[s.Visible]++; ranks[s.Visible] > 1 {
+		if ranks[s.Name]++; ranks[s.Name] > 1 {
 			continue
 		}
-		name := s.Visible
+		name := s.Name
 		if s.Device != nil {
 			name = s.Device.String()
 		}

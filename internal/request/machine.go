@@ -33,10 +33,10 @@ func (out *Resolved) gpus() string {
 	count := make(map[string]int)
 	seen := make(map[string]bool)
 	for _, s := range out.chosen.seats {
-		if seen[s.Visible] {
+		if seen[s.Name] {
 			continue
 		}
-		seen[s.Visible] = true
+		seen[s.Name] = true
 		name := "GPU of another host"
 		if s.Device != nil {
 			name = s.Device.Name

@@ -12,6 +12,7 @@ import (
 	"github.com/mkrun/mkrun/internal/config"
 	"github.com/mkrun/mkrun/internal/engine"
 	"github.com/mkrun/mkrun/internal/engine/cpu"
+	"github.com/mkrun/mkrun/internal/engine/cuda"
 	"github.com/mkrun/mkrun/internal/operator"
 	"github.com/mkrun/mkrun/internal/plan"
 )
@@ -90,6 +91,9 @@ func (r Request) Resolve() (*Resolved, error) {
 	}
 	var host engine.Engine = cpu.New()
 	if out.Engine == operator.EngineCUDA {
+		if err := cuda.CheckWorkers(out.Run.Workers, out.SMs()); err != nil {
+			return nil, err
+		}
 		if err := out.chosen.checkDeviceMemory(out.Run, out.Plan); err != nil {
 			return nil, err
 		}
@@ -145,7 +149,7 @@ func (r Request) ResolvePlan() (*Resolved, error) {
 	if out.chosen, err = r.choose(); err != nil {
 		return nil, err
 	}
-	out.Engine, out.EngineWhy, out.GPUs = out.chosen.name, out.chosen.why, out.chosen.visible()
+	out.Engine, out.EngineWhy = out.chosen.name, out.chosen.why
 	out.Net = "none"
 	fabric := ""
 	if r.World.Nodes() > 1 {
@@ -188,6 +192,7 @@ func (r Request) ResolvePlan() (*Resolved, error) {
 	r.pickWorkers(&use, &out.Run, choice.Settings)
 	if out.Engine == operator.EngineCUDA {
 		out.Run.CUDA = r.settingsOfCUDA(&use, choice.Settings)
+		out.GPUs, out.Run.Devices = cuda.Visible(out.chosen.seats)
 		if out.chosen.library != nil {
 			out.Run.Library = out.chosen.library.Path
 		}

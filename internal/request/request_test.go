@@ -171,20 +171,20 @@ func TestCUDASettings(t *testing.T) {
 	req := base()
 	req.World, req.Engine, req.Config = plan.Uniform(1, 2), "cuda", file
 
-	write("{tile: {m: 128, n: 256, k: 64}, mover: ce, roles: {intra: 8}}")
+	write("{tile: {m: 128, n: 256, k: 64}, mover: ce, roles: {intra: 3}}")
 	r, err := req.Resolve()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Run.Tile != 256 || r.Run.CUDA.Mover != "ce" || r.Run.Workers != [plan.NumRoles]int{plan.RoleIntra: 8} {
+	if r.Run.Tile != 256 || r.Run.CUDA.Mover != "ce" || r.Run.Workers != [plan.NumRoles]int{plan.RoleIntra: 3} {
 		t.Errorf("configured: tile %d, mover %q, workers %v", r.Run.Tile, r.Run.CUDA.Mover, r.Run.Workers)
 	}
 	flags := req
-	flags.Tile, flags.CUDA.Mover, flags.Workers[plan.RoleCompute] = 128, "sm", 100
+	flags.Tile, flags.CUDA.Mover, flags.Workers[plan.RoleCompute] = 128, "sm", 4
 	if r, err = flags.Resolve(); err != nil {
 		t.Fatal(err)
 	}
-	if r.Run.Tile != 128 || r.Run.CUDA.Mover != "sm" || r.Run.Workers[plan.RoleCompute] != 100 || !strings.Contains(r.Source, "--mover sm (configured: ce)") {
+	if r.Run.Tile != 128 || r.Run.CUDA.Mover != "sm" || r.Run.Workers[plan.RoleCompute] != 4 || !strings.Contains(r.Source, "--mover sm (configured: ce)") {
 		t.Errorf("flags: tile %d, mover %q, workers %v, source %q", r.Run.Tile, r.Run.CUDA.Mover, r.Run.Workers, r.Source)
 	}
 	for use, want := range map[string]string{
@@ -193,7 +193,7 @@ func TestCUDASettings(t *testing.T) {
 		"{stages: 4}":                 "leave it out",
 		"{mover: epilogue}":           "the CUDA engine has sm and ce",
 		"{tile: {m: 128, n: 64}}":     "128 or 256",
-		"{roles: {compute: 10}}":      "",
+		"{roles: {compute: 4}}":       "",
 		"{chunks: 3, mover: sm}":      "",
 		"{tile: {n: 256, k: 64}}":     "",
 		"{roles: {intra: 2}}":         "",
@@ -219,6 +219,7 @@ func TestCUDARefusals(t *testing.T) {
 		"elsewhere, too few GPUs named":      {func(r *Request) { r.Remote, r.GPUs = true, []string{"0"} }, [2]string{}, "--gpus names 1 GPU:"},
 		"nodes":                              {func(r *Request) { r.World = plan.Uniform(2, 1) }, [2]string{}, "one node so far"},
 		"driver":                             {func(*Request) {}, [2]string{"HOSTLIB_GPUS", "-1"}, "too old"},
+		"CTAs":                               {func(r *Request) { r.Workers[plan.RoleIntra] = 5 }, [2]string{}, "5 intra workers are more CTAs than the GPU has SMs"},
 		"reordering":                         {func(r *Request) { r.Net.Reorder = true }, [2]string{}, "does not reorder"},
 	} {
 		t.Run(name, func(t *testing.T) {

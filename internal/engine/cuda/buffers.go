@@ -98,7 +98,7 @@ func (in *instance) checkMemory(desc *C.mk_ag_gemm_desc) error {
 	}
 	var e C.mk_error
 	var available C.uint64_t
-	if err := check(C.mkrun_call_mk_device_free_bytes(in.lib, device, &available, &e), &e); err != nil {
+	if err := check(C.mkrun_call_mk_device_free_bytes(in.lib, C.int32_t(in.cfg.Device), &available, &e), &e); err != nil {
 		return err
 	}
 	if uint64(need) > uint64(available) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/mkrun/mkrun/internal/engine"
+	"github.com/mkrun/mkrun/internal/plan"
 )
 
 // CheckSettings says which of the settings the CUDA engine cannot have, before anything starts. (What depends on the
@@ -18,6 +19,17 @@ func CheckSettings(s engine.CUDA, tile int) error {
 		return fmt.Errorf("clusters of %d CTAs; the CUDA engine has 1 or 2", s.Cluster)
 	case s.Mover == "ce" && s.ShareGPUs:
 		return fmt.Errorf("the mover ce cannot serve ranks that share a GPU: a copy inside one GPU waits for the SMs that their kernels hold; use sm")
+	}
+	return nil
+}
+
+// CheckWorkers says which number of CTAs a GPU cannot have, if its SMs are known: each has one to itself, and one that has
+// to wait for an SM would never start.
+func CheckWorkers(workers [plan.NumRoles]int, sms int) error {
+	for role, n := range workers {
+		if sms > 0 && n > sms {
+			return fmt.Errorf("%d %v workers are more CTAs than the GPU has SMs for this process: %d", n, plan.Role(role), sms)
+		}
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -35,9 +36,31 @@ func (d Device) Fits() error {
 
 // Seat is the GPU that a rank gets.
 type Seat struct {
-	Visible string  // what CUDA_VISIBLE_DEVICES is for the rank: a UUID, or what the user wrote
-	Device  *Device // nil if this process does not see it: a GPU instance (MIG)
+	Name   string  // for CUDA_VISIBLE_DEVICES: its UUID, or what the user wrote
+	Device *Device // nil if this process does not see it: a GPU instance (MIG), or one of another host
 }
+
+// Visible says what CUDA_VISIBLE_DEVICES is for each rank, and which of the GPUs it shows is the rank's own. All ranks see the GPUs
+// of all: copy engines reach the memory of a GPU that CUDA does not show them, but not over NVLink (a sixth of the speed
+// on two H200s). Of GPU instances a process can see but one.
+func Visible(seats []Seat) (visible []string, own []int) {
+	var shown []string
+	for _, s := range seats {
+		if !s.instance() && !slices.Contains(shown, s.Name) {
+			shown = append(shown, s.Name)
+		}
+	}
+	for _, s := range seats {
+		if s.instance() {
+			visible, own = append(visible, s.Name), append(own, 0)
+			continue
+		}
+		visible, own = append(visible, strings.Join(shown, ",")), append(own, slices.Index(shown, s.Name))
+	}
+	return visible, own
+}
+
+func (s Seat) instance() bool { return strings.HasPrefix(s.Name, "MIG-") }
 
 // Assign gives each of a number of ranks of this host a GPU, of those that are wanted (all, if that is empty) and in
 // that order: a number counts the devices, a UUID may be shortened as long as it fits one, and the UUID of a GPU instance
@@ -50,7 +73,7 @@ func Assign(devices []Device, wanted []string, ranks int, share bool) ([]Seat, e
 			return nil, err
 		}
 		for _, other := range seats {
-			if other.Visible == seat.Visible {
+			if other.Name == seat.Name {
 				return nil, fmt.Errorf("--gpus names %s twice; --share-gpus lets ranks share a GPU", w)
 			}
 		}
@@ -58,7 +81,7 @@ func Assign(devices []Device, wanted []string, ranks int, share bool) ([]Seat, e
 	}
 	if len(wanted) == 0 {
 		for i := range devices {
-			seats = append(seats, Seat{Visible: devices[i].UUID, Device: &devices[i]})
+			seats = append(seats, Seat{Name: devices[i].UUID, Device: &devices[i]})
 		}
 	}
 	switch {
@@ -89,13 +112,13 @@ func count(n int, what string) string {
 // find is the seat that one word of --gpus names.
 func find(devices []Device, word string) (Seat, error) {
 	if strings.HasPrefix(word, "MIG-") {
-		return Seat{Visible: word}, nil
+		return Seat{Name: word}, nil
 	}
 	if n, err := strconv.Atoi(word); err == nil {
 		if n < 0 || n >= len(devices) {
 			return Seat{}, fmt.Errorf("--gpus: there is no GPU %d; this process sees %s", n, count(len(devices), "GPU"))
 		}
-		return Seat{Visible: devices[n].UUID, Device: &devices[n]}, nil
+		return Seat{Name: devices[n].UUID, Device: &devices[n]}, nil
 	}
 	if !strings.HasPrefix(word, "GPU-") {
 		return Seat{}, fmt.Errorf("--gpus: %q is neither a number nor starts with GPU- or MIG-", word)
@@ -113,5 +136,5 @@ func find(devices []Device, word string) (Seat, error) {
 	if found == nil {
 		return Seat{}, fmt.Errorf("--gpus: %q is the UUID of no GPU that this process sees", word)
 	}
-	return Seat{Visible: found.UUID, Device: found}, nil
+	return Seat{Name: found.UUID, Device: found}, nil
 }

@@ -52,8 +52,8 @@ func TestAssign(t *testing.T) {
 			seats, err := Assign(devices, wanted, tt.ranks, tt.share)
 			var got []string
 			for _, s := range seats {
-				got = append(got, s.Visible)
-				if (s.Device == nil) != strings.HasPrefix(s.Visible, "MIG-") || s.Device != nil && s.Device.UUID != s.Visible {
+				got = append(got, s.Name)
+				if (s.Device == nil) != strings.HasPrefix(s.Name, "MIG-") || s.Device != nil && s.Device.UUID != s.Name {
 					t.Errorf("seat %+v", s)
 				}
 			}
@@ -67,6 +67,27 @@ func TestAssign(t *testing.T) {
 	}
 	if _, err := Assign(nil, nil, 1, true); err == nil || !strings.Contains(err.Error(), "no GPU") {
 		t.Errorf("without GPUs: %v", err)
+	}
+}
+
+func TestVisible(t *testing.T) {
+	for name, tt := range map[string]struct {
+		seats   string
+		visible []string
+		own     []int
+	}{
+		"one each":  {"B A", []string{"B,A", "B,A"}, []int{0, 1}},
+		"shared":    {"A A B", []string{"A,B", "A,B", "A,B"}, []int{0, 0, 1}},
+		"instances": {"MIG-1 MIG-2", []string{"MIG-1", "MIG-2"}, []int{0, 0}},
+		"both":      {"A MIG-2 B", []string{"A,B", "MIG-2", "A,B"}, []int{0, 0, 1}},
+	} {
+		var seats []Seat
+		for _, s := range strings.Fields(tt.seats) {
+			seats = append(seats, Seat{Name: s})
+		}
+		if visible, own := Visible(seats); !slices.Equal(visible, tt.visible) || !slices.Equal(own, tt.own) {
+			t.Errorf("%s: %q %v, want %q %v", name, visible, own, tt.visible, tt.own)
+		}
 	}
 }
 

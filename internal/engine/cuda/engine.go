@@ -29,9 +29,6 @@ import (
 	"github.com/mkrun/mkrun/internal/plan"
 )
 
-// device is the GPU that a rank takes: the first of those it sees. Whoever starts ranks sees to it that each sees its own.
-const device = 0
-
 // Engine opens ranks on GPUs.
 type Engine struct{ lib *Library }
 
@@ -132,6 +129,13 @@ func (in *instance) open() error {
 	}
 	desc, pin := describe(cfg, image)
 	defer pin.Unpin()
+	info, err := query(in.lib, cfg.Device)
+	if err != nil {
+		return err
+	}
+	if err := CheckWorkers(cfg.Workers, info.SMs); err != nil {
+		return err
+	}
 	if err := in.checkMemory(&desc); err != nil {
 		return err
 	}
@@ -173,7 +177,7 @@ func (in *instance) makeContext(heap C.uint64_t) error {
 		ranks[i] = C.int32_t(n)
 	}
 	args := C.mkrun_context_args{
-		rank: C.int32_t(in.cfg.Rank), world: C.int32_t(w.Size()), device: device,
+		rank: C.int32_t(in.cfg.Rank), world: C.int32_t(w.Size()), device: C.int32_t(in.cfg.Device),
 		heap_bytes: heap, timeout_ns: C.uint64_t(in.cfg.WaitTimeout.Nanoseconds()),
 		nodes: C.int32_t(len(ranks)), bootstrap: C.uintptr_t(in.handle),
 		net_bandwidth: C.double(in.cfg.Net.BandwidthGBs * 1e9), net_latency_ns: C.uint64_t(in.cfg.Net.Latency.Nanoseconds()),

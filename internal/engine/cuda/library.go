@@ -79,17 +79,27 @@ func (l *Library) Devices() ([]Device, error) {
 	}
 	list := make([]Device, 0, count)
 	for i := range int(count) {
-		info := C.mk_device_info{size: C.sizeof_mk_device_info, version: C.MK_VERSION}
-		if err := check(C.mkrun_call_mk_device_query(l.c, C.int32_t(i), &info, &e), &e); err != nil {
+		d, err := query(l.c, i)
+		if err != nil {
 			return nil, fmt.Errorf("GPU %d: %w", i, err)
 		}
-		list = append(list, Device{
-			Ordinal: i, Name: C.GoString(&info.name[0]), UUID: uuid(C.GoBytes(unsafe.Pointer(&info.uuid[0]), C.int(len(info.uuid)))),
-			Major: int(info.major), Minor: int(info.minor), SMs: int(info.sms), Cooperative: info.cooperative != 0,
-			ClockKHz: int(info.clock_khz), Driver: int(info.driver), Bytes: int64(info.total_bytes),
-		})
+		list = append(list, d)
 	}
 	return list, nil
+}
+
+// query describes one GPU.
+func query(lib *C.mkrun_library, ordinal int) (Device, error) {
+	var e C.mk_error
+	info := C.mk_device_info{size: C.sizeof_mk_device_info, version: C.MK_VERSION}
+	if err := check(C.mkrun_call_mk_device_query(lib, C.int32_t(ordinal), &info, &e), &e); err != nil {
+		return Device{}, err
+	}
+	return Device{
+		Ordinal: ordinal, Name: C.GoString(&info.name[0]), UUID: uuid(C.GoBytes(unsafe.Pointer(&info.uuid[0]), C.int(len(info.uuid)))),
+		Major: int(info.major), Minor: int(info.minor), SMs: int(info.sms), Cooperative: info.cooperative != 0,
+		ClockKHz: int(info.clock_khz), Driver: int(info.driver), Bytes: int64(info.total_bytes),
+	}, nil
 }
 
 // uuid writes 16 bytes the way NVIDIA's tools do.

@@ -95,6 +95,9 @@ int mk_device_count(int32_t* count, mk_error* e) {
 
 int mk_device_query(int32_t device, mk_device_info* info, mk_error* e) {
   if (info->size != sizeof *info || info->version != MK_VERSION) return fail(e, MK_ERROR_ARGUMENT, "mk_device_info is of another version");
+  int32_t count;
+  mk_device_count(&count, e);
+  if (device < 0 || device >= count) return fail(e, MK_ERROR_ARGUMENT, "the device does not exist");
   snprintf(info->name, sizeof info->name, "host memory");
   memset(info->uuid, 0, sizeof info->uuid);
   info->uuid[15] = (uint8_t)device;
