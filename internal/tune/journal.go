@@ -158,16 +158,20 @@ func (j *Journal) write(line []byte) error {
 }
 
 // Check wraps a checking function for a shape: what the file holds is not checked again.
-func (j *Journal) Check(shape string, check func(context.Context, config.Settings) (string, error)) func(context.Context, config.Settings) (string, error) {
-	return func(ctx context.Context, s config.Settings) (string, error) {
+func (j *Journal) Check(shape string, check func(context.Context, config.Settings) error) func(context.Context, config.Settings) error {
+	return func(ctx context.Context, s config.Settings) error {
 		times, err := j.once(record{Shape: shape, Check: true, Settings: []config.Settings{s}}, func() ([]Time, error) {
-			wrong, err := check(ctx, s)
-			return []Time{{Failed: wrong}}, err
+			err := check(ctx, s)
+			var wrong *WrongError
+			if errors.As(err, &wrong) {
+				return []Time{{Failed: wrong.Why}}, nil
+			}
+			return []Time{{}}, err
 		})
-		if err != nil {
-			return "", err
+		if err == nil && times[0].Failed != "" {
+			err = &WrongError{times[0].Failed}
 		}
-		return times[0].Failed, nil
+		return err
 	}
 }
 

@@ -67,29 +67,34 @@ func (r Runner) Measure(ctx context.Context, settings []config.Settings, calls i
 	return times, nil
 }
 
-// Check launches the operator once with settings, and says what is wrong with the result against an fp32 reference, "" if
-// nothing is.
-func (r Runner) Check(ctx context.Context, s config.Settings) (wrong string, err error) {
+// WrongError says that settings do not do: they cannot run, or give wrong results.
+type WrongError struct{ Why string }
+
+func (e *WrongError) Error() string { return e.Why }
+
+// Check launches the operator once with settings and compares the result with an fp32 reference. The error is a
+// *WrongError if the settings do not do; after any other nothing is known.
+func (r Runner) Check(ctx context.Context, s config.Settings) error {
 	if ctx.Err() != nil {
-		return "", fmt.Errorf("%w: %w", ErrStopped, context.Cause(ctx))
+		return fmt.Errorf("%w: %w", ErrStopped, context.Cause(ctx))
 	}
 	req := Apply(r.Request, s, 1)
 	req.Check = true
 	run, err := req.Resolve()
 	if err != nil {
-		return err.Error(), nil
+		return &WrongError{err.Error()}
 	}
 	docs, err := r.Launch(ctx, []*request.Resolved{run})
 	switch {
 	case errors.Is(err, ErrStopped) || ctx.Err() != nil:
-		return "", err
+		return err
 	case err != nil:
-		return err.Error(), nil
+		return &WrongError{err.Error()}
 	case docs[0].Status != report.Pass:
-		return fmt.Sprintf("the result is wrong: relative error %.2g, of the worst tile %.2g; at most %.2g is allowed",
-			docs[0].Check.RelError, docs[0].Check.WorstTileError, docs[0].Check.Tolerance), nil
+		return &WrongError{fmt.Sprintf("the result is wrong: relative error %.2g, of the worst tile %.2g; at most %.2g is allowed",
+			docs[0].Check.RelError, docs[0].Check.WorstTileError, docs[0].Check.Tolerance)}
 	}
-	return "", nil
+	return nil
 }
 
 // together times runs in one job.

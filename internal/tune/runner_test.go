@@ -100,11 +100,15 @@ func TestCheck(t *testing.T) {
 	j := open(t, t.TempDir()+"/r.jsonl")
 	check := func(shape string, s config.Settings) string {
 		t.Helper()
-		wrong, err := j.Check(shape, r.Check)(context.Background(), s)
-		if err != nil {
+		err := j.Check(shape, r.Check)(context.Background(), s)
+		var wrong *WrongError
+		if err != nil && !errors.As(err, &wrong) {
 			t.Fatal(err)
 		}
-		return wrong
+		if wrong == nil {
+			return ""
+		}
+		return wrong.Why
 	}
 	if wrong := check("a", config.Settings{}); wrong != "" || jobs != 1 {
 		t.Errorf("%q after %d jobs", wrong, jobs)
@@ -124,7 +128,7 @@ func TestCheck(t *testing.T) {
 		t.Errorf("%q after %d jobs", wrong, jobs)
 	}
 	fails = ErrStopped
-	if _, err := j.Check("e", r.Check)(context.Background(), config.Settings{}); !errors.Is(err, ErrStopped) {
+	if err := j.Check("e", r.Check)(context.Background(), config.Settings{}); !errors.Is(err, ErrStopped) {
 		t.Errorf("error %v", err)
 	}
 }

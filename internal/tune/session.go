@@ -123,9 +123,10 @@ func (s *Session) tune(ctx context.Context, journal *Journal, i int, shape reque
 	if e.Found, err = search.Run(ctx); err != nil || !s.Check {
 		return err
 	}
-	wrong, err := journal.Check(shape.String(), runner.Check)(ctx, e.Found.Settings)
-	if err == nil && wrong != "" {
-		err = fmt.Errorf("what was found (%s) is not written down: %s", Describe(e.Found.Settings), wrong)
+	err = journal.Check(shape.String(), runner.Check)(ctx, e.Found.Settings)
+	var wrong *WrongError
+	if errors.As(err, &wrong) {
+		err = fmt.Errorf("what was found (%s) is not written down: %w", Describe(e.Found.Settings), wrong)
 	}
 	e.Found.Checked = err == nil
 	return err
