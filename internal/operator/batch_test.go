@@ -2,7 +2,10 @@ package operator
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -12,6 +15,34 @@ import (
 	"github.com/mkrun/mkrun/internal/engine/enginetest"
 	"github.com/mkrun/mkrun/internal/plan"
 )
+
+// sharing is an engine that shares a file under the same name each time that it is opened, and reads its peers'.
+type sharing struct{ engine.Engine }
+
+func (e sharing) Open(ctx context.Context, cfg engine.Config) (engine.Instance, error) {
+	f, err := os.CreateTemp("", "shared")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = errors.Join(f.Close(), os.Remove(f.Name())) }()
+	if _, err := fmt.Fprintf(f, "%v", cfg.Shape); err != nil {
+		return nil, err
+	}
+	if err := cfg.Bootstrap.ShareFile(ctx, "heap", f); err != nil {
+		return nil, err
+	}
+	peer, err := cfg.Bootstrap.PeerFile(ctx, 0, "heap")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = peer.Close() }()
+	text := make([]byte, 100)
+	n, err := peer.ReadAt(text, 0)
+	if !errors.Is(err, io.EOF) || string(text[:n]) != fmt.Sprint(cfg.Shape) {
+		return nil, fmt.Errorf("the file of rank 0 is of shape %s (%w), want %v", text[:n], err, cfg.Shape)
+	}
+	return e.Engine.Open(ctx, cfg)
+}
 
 // runBatch does runs on all ranks in this process, with memory that is mapped as between processes.
 func runBatch(t *testing.T, specs []RunSpec) ([][]RankResult, []error) {
@@ -30,7 +61,7 @@ func runBatch(t *testing.T, specs []RunSpec) ([][]RankResult, []error) {
 	for rank := range size {
 		wg.Go(func() {
 			at := Rank{Rank: rank, ListenAddr: fmt.Sprintf("127.0.0.%d", 1+specs[0].World.NodeOf(rank)), Bootstrap: boot.Rank(rank)}
-			if results[rank], errs[rank] = RunAll(ctx, cpu.New(), specs, at); errs[rank] != nil {
+			if results[rank], errs[rank] = RunAll(ctx, sharing{cpu.New()}, specs, at); errs[rank] != nil {
 				cancel(errs[rank])
 			}
 		})

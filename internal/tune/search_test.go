@@ -14,10 +14,14 @@ import (
 // landscape is a machine on which settings take the time that a function says.
 type landscape struct {
 	ms      func(config.Settings) float64 // 0: fails
+	final   func(config.Settings) float64 // in the last comparison; nil: as before
 	batches [][]config.Settings
 }
 
-func (l *landscape) measure(_ context.Context, settings []config.Settings, _ int) ([]Time, error) {
+func (l *landscape) measure(_ context.Context, settings []config.Settings, calls int) ([]Time, error) {
+	if calls > 3 && l.final != nil {
+		l.ms = l.final
+	}
 	l.batches = append(l.batches, slices.Clone(settings))
 	var times []Time
 	for _, s := range settings {
@@ -131,6 +135,39 @@ func TestSearchKeepsTheEnginesChoice(t *testing.T) {
 	}}
 	if found := search(t, cpuKind, l, 100); found.Settings != (config.Settings{}) || found.MS != 10 {
 		t.Errorf("found %+v", found)
+	}
+}
+
+// What was only luck is seen in the last comparison.
+func TestSearchDoubtsItsLuck(t *testing.T) {
+	l := &landscape{
+		ms:    func(s config.Settings) float64 { return 10 - float64(s.Chunks)/4 },
+		final: func(s config.Settings) float64 { return 10 - float64(s.Chunks)/1000 },
+	}
+	if found := search(t, cpuKind, l, 100); found.Settings != (config.Settings{}) || found.MS != 10 || found.OwnMS != 10 {
+		t.Errorf("found %+v", found)
+	}
+}
+
+// What gains less than 1 % is not set, also beside what gains more; and no value is tried twice beside the same others.
+func TestSearchSetsNoMoreThanItMust(t *testing.T) {
+	l := &landscape{ms: func(s config.Settings) float64 {
+		ms := 10 - float64(s.Compute)
+		if s.TileM == 64 {
+			ms *= 0.995
+		}
+		return ms
+	}}
+	if found := search(t, cpuKind, l, 100); found.Settings != (config.Settings{Compute: 4}) {
+		t.Errorf("found %+v", found)
+	}
+	tried := make(map[config.Settings]int)
+	for _, batch := range l.batches[:len(l.batches)-1] {
+		for _, s := range batch[1:] { // the first is what the others are held against
+			if tried[s]++; tried[s] > 1 {
+				t.Errorf("%s was tried again", Describe(s))
+			}
+		}
 	}
 }
 
