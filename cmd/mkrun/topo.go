@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -162,7 +163,10 @@ func (f *topoFlags) run(cmd *cobra.Command) error {
 		return err
 	}
 	if f.snapshot != "" {
-		return f.capture(cmd.Context(), cmd.OutOrStdout())
+		if err := f.capture(cmd.Context(), cmd.OutOrStdout()); err != nil {
+			return f.failed(cmd, err)
+		}
+		return nil
 	}
 	nodes, err := f.nodes(cmd)
 	if err != nil {
@@ -178,21 +182,28 @@ func (f *topoFlags) run(cmd *cobra.Command) error {
 			return f.failed(cmd, err)
 		}
 	}
-	out := cmd.OutOrStdout()
-	if f.output != "" {
-		file, err := os.Create(f.output)
-		if err != nil {
-			return f.failed(cmd, fmt.Errorf("opening the output: %w", err))
-		}
-		defer file.Close()
-		out = file
-	}
 	findings := topology.CheckNodes(evals, want)
-	if err := f.write(cmd, out, evals, findings); err != nil {
+	if err := f.deliver(cmd, evals, findings); err != nil {
 		return err
 	}
 	if (f.check || f.expect != "") && !topology.Healthy(findings) {
 		return exitStatus(exitDegraded)
+	}
+	return nil
+}
+
+// deliver writes the view to where it was asked for. A file is only touched once all of it is there: a view that cannot be
+// made costs nobody the one of before.
+func (f *topoFlags) deliver(cmd *cobra.Command, evals []*topology.Eval, findings []topology.Finding) error {
+	if f.output == "" {
+		return f.write(cmd, cmd.OutOrStdout(), evals, findings)
+	}
+	var view bytes.Buffer
+	if err := f.write(cmd, &view, evals, findings); err != nil {
+		return err
+	}
+	if err := os.WriteFile(f.output, view.Bytes(), 0o644); err != nil {
+		return f.failed(cmd, fmt.Errorf("writing the output: %w", err))
 	}
 	return nil
 }
@@ -228,13 +239,12 @@ func (f *topoFlags) nodes(cmd *cobra.Command) ([]*topology.Node, error) {
 }
 
 func (f *topoFlags) capture(ctx context.Context, out io.Writer) error {
-	file, err := os.OpenFile(f.snapshot, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
-	if err != nil {
-		return fmt.Errorf("--snapshot: %w", err)
-	}
-	n, err := topology.Snapshot(ctx, file, f.live())
-	if cerr := file.Close(); err == nil && cerr != nil {
-		err = fmt.Errorf("writing %s: %w", f.snapshot, cerr)
+	var snapshot bytes.Buffer
+	n, err := topology.Snapshot(ctx, &snapshot, f.live())
+	if err == nil {
+		if err = os.WriteFile(f.snapshot, snapshot.Bytes(), 0o644); err != nil {
+			err = fmt.Errorf("--snapshot: %w", err)
+		}
 	}
 	if err != nil {
 		return err

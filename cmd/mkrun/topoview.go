@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"os"
@@ -25,7 +26,12 @@ func (f *topoFlags) write(cmd *cobra.Command, out io.Writer, evals []*topology.E
 		if len(evals) != 1 {
 			return f.usage(cmd, "--format nccl-xml writes one node, but there are %d", len(evals))
 		}
-		return evals[0].WriteNCCL(out)
+		var b bytes.Buffer
+		if err := evals[0].WriteNCCL(&b); err != nil {
+			return f.failed(cmd, err)
+		}
+		_, err := out.Write(b.Bytes())
+		return err
 	case "dot":
 		return topology.WriteDOT(out, evals)
 	case "svg":

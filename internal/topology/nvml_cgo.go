@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -41,24 +40,14 @@ func readNVML(lib nvml.Interface, s *nvmlState, fabric fabricAsker) {
 		s.Problem = "counting GPUs: " + lib.ErrorString(ret)
 		return
 	}
-	// All at the same time: each GPU has dozens of questions to answer, every one a call into the driver.
-	found := make([]*nvmlGPU, n)
-	var asking sync.WaitGroup
+	// One after the other: the driver answers one at a time, and threads that wait for its lock make it slower.
 	for i := range n {
-		asking.Go(func() {
-			d, ret := lib.DeviceGetHandleByIndex(i)
-			if ret != nvml.SUCCESS {
-				return // a GPU that fell off the bus is still in sysfs: it shows as hidden
-			}
-			if g, ok := nvmlDevice(lib, d, i, fabric); ok {
-				found[i] = &g
-			}
-		})
-	}
-	asking.Wait()
-	for _, g := range found {
-		if g != nil {
-			s.GPUs = append(s.GPUs, *g)
+		d, ret := lib.DeviceGetHandleByIndex(i)
+		if ret != nvml.SUCCESS {
+			continue // a GPU that fell off the bus is still in sysfs: it shows as hidden
+		}
+		if g, ok := nvmlDevice(lib, d, i, fabric); ok {
+			s.GPUs = append(s.GPUs, g)
 		}
 	}
 }
@@ -109,6 +98,7 @@ func nvmlLinks(d nvml.Device, sm int) ([]NVLink, int) {
 	var b bundle
 	most := 0
 	states := nvmlLinkStates(d, sm)
+	peerToPeer := nvmlPeerToPeer(d)
 	for l := range nvml.NVLINK_MAX_LINKS {
 		state, ret := states(l)
 		if ret == nvml.ERROR_INVALID_ARGUMENT {
@@ -118,9 +108,6 @@ func nvmlLinks(d nvml.Device, sm int) ([]NVLink, int) {
 			continue
 		}
 		most++
-		if p2p, ret := d.GetNvLinkCapability(l, nvml.NVLINK_CAP_P2P_SUPPORTED); state && ret == nvml.SUCCESS && p2p == 0 {
-			continue
-		}
 		if !state {
 			b.down++
 			continue
@@ -137,12 +124,28 @@ func nvmlLinks(d nvml.Device, sm int) ([]NVLink, int) {
 				link.Peer = PeerSwitch
 			}
 		}
+		if !peerToPeer(link.Peer, l) {
+			continue
+		}
 		if pci, ret := d.GetNvLinkRemotePciInfo(l); ret == nvml.SUCCESS {
 			link.Target = bdfOf(pci.Domain, pci.Bus, pci.Device)
 		}
 		b.add(link)
 	}
 	return b.done(), most
+}
+
+// nvmlPeerToPeer says whether a link carries peer-to-peer traffic. That is a slow question with one answer for all links
+// to one kind of device, so it is asked once for each.
+func nvmlPeerToPeer(d nvml.Device) func(kind LinkPeer, link int) bool {
+	known := map[LinkPeer]bool{}
+	return func(kind LinkPeer, link int) bool {
+		if _, asked := known[kind]; !asked {
+			p2p, ret := d.GetNvLinkCapability(link, nvml.NVLINK_CAP_P2P_SUPPORTED)
+			known[kind] = ret != nvml.SUCCESS || p2p != 0
+		}
+		return known[kind]
+	}
 }
 
 // nvmlLinkStates asks the way that works: since Hopper field values, of all links in one call to the driver; before it,
