@@ -34,9 +34,9 @@ mk_measure_options measure_options(const mk_measure_options* given) {
 
 namespace {
 
-constexpr int kPoison = 0xA5;            // no byte that a pattern has everywhere
-constexpr uint32_t kRingLines = 4096;    // of 128 bytes: more than the address caches near the link hold for nothing
+constexpr int kPoison = 0xA5;          // no byte that a pattern has everywhere
 constexpr uint64_t kLine = 128;
+constexpr uint32_t kRingLines = 4096;  // 512 KiB: stays in the owner's L2, so the way there is timed and not its DRAM
 
 void check_gpu(int device) {
   int devices = 0;

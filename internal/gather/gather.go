@@ -30,7 +30,7 @@ func (r Request) Node(ctx context.Context) (*topology.Node, error) {
 	}
 	meter, err := cuda.OpenLibrary("")
 	if err != nil {
-		return nil, fmt.Errorf("nothing to measure with: %w", err)
+		return nil, fmt.Errorf("nothing to measure with: %w ('make cuda' builds it)", err)
 	}
 	return n, n.Measure(ctx, meter)
 }
