@@ -223,6 +223,9 @@ func (f *launchFlags) launchOperator(cmd *cobra.Command, op *operatorFlags) erro
 	if err != nil {
 		return &usageError{cmd.CommandPath(), err}
 	}
+	if f.isolate && resolved.Engine == operator.EngineCUDA {
+		return &usageError{cmd.CommandPath(), errors.New("--gpu-isolate is for programs of your own: the ranks of an operator must see each other's GPUs")}
+	}
 	if job.Run, err = resolved.Run.Encode(); err != nil {
 		return err
 	}
