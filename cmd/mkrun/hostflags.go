@@ -225,9 +225,6 @@ func (f *hostFlags) placeHead(reach launch.Reach, job *launch.Job) error {
 	case job.Hosts[0].By != launch.ReachSSH:
 		return fmt.Errorf("--head first: %s is this host", job.Hosts[0].Name)
 	}
-	if job.Stdin.All || job.Stdin.One {
-		return errors.New("--head first and --stdin exclude each other: the head cannot read what is here")
-	}
 	job.HeadFirst = true
 	return nil
 }

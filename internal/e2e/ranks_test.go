@@ -263,3 +263,27 @@ func TestP38AsTheFirstProcess(t *testing.T) {
 		t.Errorf("ranks counted %q signals, status %v (%v)\n%s", got, cmd.ProcessState, err, words.String())
 	}
 }
+
+// P43: input, restarts, checks and a copy of mkrun also come through a head on the first host.
+func TestP43InputThroughAHeadOnTheFirstHost(t *testing.T) {
+	behindNAT(t)
+	path, sum := input(t, 10_000_000)
+	out := filepath.Join(bed.dir, "disk", "input-first")
+	j := beginWith(t, path, "-H", "h[2-4]", "--head", "first", "--stdin", "all", "--output-dir", out, "--", "sh", "-c", "[ $RANK = 2 ] && sleep 0.5; sha256sum")
+	j.want(t, 0)
+	for rank, host := range others {
+		file := filepath.Join(bed.dir, host, "disk", "input-first", fmt.Sprintf("rank-%d.out", rank))
+		if got, err := os.ReadFile(file); err != nil || string(got) != sum+"\n" {
+			t.Errorf("rank %d read %q, want %q (%v)", rank, got, sum, err)
+		}
+	}
+	beginWith(t, path, "-H", "h[2-4]", "--head", "first", "--stdin", "1", "--", "true").want(t, 0) // nobody reads it
+	beginWith(t, "/", "-H", "h[2-4]", "--head", "first", "--stdin", "1", "--", "cat").want(t, 125, "reading the input for the ranks")
+	j = launch(t, "-H", "h[2-4]", "--head", "first", "--max-restarts", "1", "--preflight", "--tag", "none", "--", "sh", "-c",
+		"[ $MKRUN_RESTART_COUNT$RANK = 02 ] && exit 4; [ $MKRUN_RESTART_COUNT = 1 ] || exec sleep 7777; echo $RANK")
+	j.want(t, 0, "restart 1 of 1")
+	if got := lines(j.stdout.String()); !slices.Equal(got, []string{"0", "1", "2"}) {
+		t.Errorf("ranks say %q", got)
+	}
+	nobody(t, time.Now(), settle)
+}

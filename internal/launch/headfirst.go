@@ -40,6 +40,7 @@ type headOrder struct {
 	Users   []string         `json:"users"` // to log in as, by node; "": whoever ssh takes
 	Verbose bool             `json:"verbose"`
 	Events  bool             `json:"events"`  // are wanted
+	Width   int              `json:"width"`   // of the terminal that shows progress; 0: there is none
 	Elapsed time.Duration    `json:"elapsed"` // since the command was given
 	Forward []syscall.Signal `json:"forward"`
 }
@@ -94,6 +95,9 @@ func runThroughFirst(ctx context.Context, job *Job, opts Options) (*Outcome, err
 		return nil, fmt.Errorf("--head first: %s is reached by %s; only over ssh can the head be there", first.Name, first.By)
 	}
 	o := headOrder{Job: job, Verbose: opts.Verbose, Events: opts.Events != nil, Elapsed: time.Since(opts.Begin), Forward: opts.Forward}
+	if opts.Progress != nil {
+		o.Width = opts.Progress()
+	}
 	for _, h := range job.Hosts {
 		o.Users = append(o.Users, h.User)
 	}
@@ -130,6 +134,9 @@ type remoteLauncher struct {
 	opts Options
 	ssh  *agentProcess
 	pipe headPipe
+
+	stdin    *stdinSource // nil: not read
+	inputErr error        // of reading it; only pass sets it
 }
 
 func (l *remoteLauncher) run(ctx context.Context, order []byte) (*Outcome, error) {
@@ -138,6 +145,9 @@ func (l *remoteLauncher) run(ctx context.Context, order []byte) (*Outcome, error
 	var work sync.WaitGroup
 	kill := context.AfterFunc(ctx, l.ssh.kill)
 	err := l.pipe.sendTo(&pb.ToHead{Kind: &pb.ToHead_Job{Job: order}})
+	if err == nil {
+		err = l.readStdin()
+	}
 	work.Go(func() { l.pass(ctx, output.failed) })
 	work.Go(func() {
 		beat(ctx, func() error { return l.pipe.sendTo(&pb.ToHead{Kind: &pb.ToHead_Heartbeat{Heartbeat: &pb.Heartbeat{}}}) })
@@ -146,6 +156,7 @@ func (l *remoteLauncher) run(ctx context.Context, order []byte) (*Outcome, error
 	if err == nil {
 		ended, err = l.listen(output)
 	}
+	l.stdin.close()
 	kill()
 	stop()
 	closing, cancel := context.WithTimeout(context.Background(), leaveLimit)
@@ -154,6 +165,8 @@ func (l *remoteLauncher) run(ctx context.Context, order []byte) (*Outcome, error
 	work.Wait()
 	outputErr := output.close()
 	switch {
+	case l.inputErr != nil:
+		return &Outcome{Cause: noPlace(pb.Cause_LAUNCHER, l.inputErr.Error(), stdio.StatusLauncher), Ended: make([]bool, l.job.World.Size()), Reports: make([][]byte, l.job.World.Size())}, nil
 	case ended == nil:
 		cause := (&machine{job: l.job}).nodeCause(pb.Cause_AGENT_LOST, 0, fmt.Sprintf("the job's head, which is there, is gone: %v (%s)", err, l.ssh.gone()))
 		return &Outcome{Cause: cause, Ended: make([]bool, l.job.World.Size()), Reports: make([][]byte, l.job.World.Size())}, nil
@@ -163,6 +176,18 @@ func (l *remoteLauncher) run(ctx context.Context, order []byte) (*Outcome, error
 		ended.Outcome.Cause = outputCause(outputErr)
 	}
 	return ended.Outcome, nil
+}
+
+// readStdin begins to read for ranks that want that; the head takes it when they are there.
+func (l *remoteLauncher) readStdin() (err error) {
+	if l.opts.Stdin == nil || l.job.Stdin == (Stdin{}) {
+		return nil
+	}
+	const head = 0
+	l.stdin, err = startStdin(l.opts.Stdin, []int{head}, func(_ int, m *pb.ToAgent) error {
+		return l.pipe.sendTo(&pb.ToHead{Kind: &pb.ToHead_Stdin{Stdin: m.GetStdin()}})
+	})
+	return err
 }
 
 // listen shows what the head says, until it says how the job ended.
@@ -181,6 +206,8 @@ func (l *remoteLauncher) listen(output *outputQueue) (*headOutcome, error) {
 			if l.opts.OnlyRanks == nil || l.opts.OnlyRanks(int(o.GetRank())) {
 				output.put(frame{rank: int(o.GetRank()), host: m.Host, stream: stdio.Stream(o.GetStream()), data: o.GetData(), at: time.Unix(0, o.GetUnixNs())})
 			}
+		case *pb.FromHead_StdinTaken:
+			l.stdin.acknowledge(0, k.StdinTaken)
 		case *pb.FromHead_Notice:
 			if _, err := l.opts.Notices.Write(k.Notice); err != nil {
 				return nil, err
@@ -208,6 +235,9 @@ func (l *remoteLauncher) pass(ctx context.Context, failed <-chan error) {
 		case <-ctx.Done():
 			return
 		case <-failed: // nobody reads the output any more
+			l.ssh.kill()
+			return
+		case l.inputErr = <-l.stdin.failures():
 			l.ssh.kill()
 			return
 		case sig := <-l.opts.Signals:
@@ -273,7 +303,20 @@ func (p *headPipe) serve(ctx context.Context, o headOrder, stderr io.Writer) hea
 		level = slog.LevelDebug
 	}
 	signals := make(chan os.Signal, 8)
-	go p.obey(signals, gone)
+	var input *os.File
+	var feed *stdinFeed
+	if o.Job.Stdin != (Stdin{}) {
+		feed = newStdinFeed(func(taken uint64, closed bool) {
+			_ = p.sendFrom(&pb.FromHead{Kind: &pb.FromHead_StdinTaken{StdinTaken: &pb.StdinTaken{Bytes: taken, Closed: closed}}}) // a launcher that is gone is seen elsewhere
+		})
+		var err error
+		if input, err = feed.add(); err != nil {
+			return headOutcome{Error: fmt.Sprintf("making a pipe for the ranks' input: %v", err)}
+		}
+		feed.start()
+		defer feed.close()
+	}
+	go p.obey(signals, feed, gone)
 	go beat(ctx, func() error {
 		return p.sendFrom(&pb.FromHead{Kind: &pb.FromHead_Heartbeat{Heartbeat: &pb.Heartbeat{}}})
 	})
@@ -281,6 +324,10 @@ func (p *headPipe) serve(ctx context.Context, o headOrder, stderr io.Writer) hea
 	opts := Options{
 		Mux: headMux{p}, Notices: noticeWriter{p}, Log: slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level})),
 		Verbose: o.Verbose, Signals: signals, Forward: o.Forward, Begin: time.Now().Add(-o.Elapsed), stays: true,
+		Stdin: input,
+	}
+	if o.Width > 0 {
+		opts.Progress = func() int { return o.Width }
 	}
 	if o.Events {
 		opts.Events = eventWriter{p}
@@ -303,7 +350,7 @@ func (p *headPipe) serve(ctx context.Context, o headOrder, stderr io.Writer) hea
 }
 
 // obey takes in the launcher's words until it is gone.
-func (p *headPipe) obey(signals chan<- os.Signal, gone context.CancelCauseFunc) {
+func (p *headPipe) obey(signals chan<- os.Signal, feed *stdinFeed, gone context.CancelCauseFunc) {
 	silent := time.AfterFunc(headSilence, func() { gone(fmt.Errorf("the launcher said nothing for %v", headSilence)) })
 	defer silent.Stop()
 	for {
@@ -313,6 +360,11 @@ func (p *headPipe) obey(signals chan<- os.Signal, gone context.CancelCauseFunc) 
 			return
 		}
 		switch k := m.Kind.(type) {
+		case *pb.ToHead_Stdin:
+			if err := feed.feed(k.Stdin); err != nil {
+				gone(err)
+				return
+			}
 		case *pb.ToHead_Signal:
 			s := syscall.Signal(k.Signal)
 			if s == syscall.SIGTSTP { // the launcher stops next, and will be silent

@@ -65,6 +65,13 @@ func (f *stdinFeed) started() {
 	}
 	for _, r := range f.readers {
 		_ = r.rank.Close()
+	}
+	f.start()
+}
+
+// start begins to write.
+func (f *stdinFeed) start() {
+	for _, r := range f.readers {
 		f.wait.Go(func() { f.write(r) })
 	}
 }

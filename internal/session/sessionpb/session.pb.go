@@ -2970,6 +2970,7 @@ type ToHead struct {
 	//	*ToHead_Job
 	//	*ToHead_Signal
 	//	*ToHead_Heartbeat
+	//	*ToHead_Stdin
 	Kind          isToHead_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3039,6 +3040,15 @@ func (x *ToHead) GetHeartbeat() *Heartbeat {
 	return nil
 }
 
+func (x *ToHead) GetStdin() *Stdin {
+	if x != nil {
+		if x, ok := x.Kind.(*ToHead_Stdin); ok {
+			return x.Stdin
+		}
+	}
+	return nil
+}
+
 type isToHead_Kind interface {
 	isToHead_Kind()
 }
@@ -3055,11 +3065,17 @@ type ToHead_Heartbeat struct {
 	Heartbeat *Heartbeat `protobuf:"bytes,3,opt,name=heartbeat,proto3,oneof"`
 }
 
+type ToHead_Stdin struct {
+	Stdin *Stdin `protobuf:"bytes,4,opt,name=stdin,proto3,oneof"` // no more than a window of it that was not taken
+}
+
 func (*ToHead_Job) isToHead_Kind() {}
 
 func (*ToHead_Signal) isToHead_Kind() {}
 
 func (*ToHead_Heartbeat) isToHead_Kind() {}
+
+func (*ToHead_Stdin) isToHead_Kind() {}
 
 // FromHead is what the launcher shows, and how the job ended.
 type FromHead struct {
@@ -3071,6 +3087,7 @@ type FromHead struct {
 	//	*FromHead_Event
 	//	*FromHead_Outcome
 	//	*FromHead_Heartbeat
+	//	*FromHead_StdinTaken
 	Kind          isFromHead_Kind `protobuf_oneof:"kind"`
 	Host          string          `protobuf:"bytes,10,opt,name=host,proto3" json:"host,omitempty"` // of the output
 	unknownFields protoimpl.UnknownFields
@@ -3159,6 +3176,15 @@ func (x *FromHead) GetHeartbeat() *Heartbeat {
 	return nil
 }
 
+func (x *FromHead) GetStdinTaken() *StdinTaken {
+	if x != nil {
+		if x, ok := x.Kind.(*FromHead_StdinTaken); ok {
+			return x.StdinTaken
+		}
+	}
+	return nil
+}
+
 func (x *FromHead) GetHost() string {
 	if x != nil {
 		return x.Host
@@ -3190,6 +3216,10 @@ type FromHead_Heartbeat struct {
 	Heartbeat *Heartbeat `protobuf:"bytes,5,opt,name=heartbeat,proto3,oneof"`
 }
 
+type FromHead_StdinTaken struct {
+	StdinTaken *StdinTaken `protobuf:"bytes,6,opt,name=stdin_taken,json=stdinTaken,proto3,oneof"`
+}
+
 func (*FromHead_Output) isFromHead_Kind() {}
 
 func (*FromHead_Notice) isFromHead_Kind() {}
@@ -3199,6 +3229,8 @@ func (*FromHead_Event) isFromHead_Kind() {}
 func (*FromHead_Outcome) isFromHead_Kind() {}
 
 func (*FromHead_Heartbeat) isFromHead_Kind() {}
+
+func (*FromHead_StdinTaken) isFromHead_Kind() {}
 
 type Empty struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -3774,18 +3806,21 @@ const file_internal_session_sessionpb_session_proto_rawDesc = "" +
 	"\x05alive\x18\x02 \x01(\bR\x05alive\"4\n" +
 	"\bAgentLog\x12\x14\n" +
 	"\x05level\x18\x01 \x01(\tR\x05level\x12\x12\n" +
-	"\x04text\x18\x02 \x01(\tR\x04text\"{\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\"\xac\x01\n" +
 	"\x06ToHead\x12\x12\n" +
 	"\x03job\x18\x01 \x01(\fH\x00R\x03job\x12\x18\n" +
 	"\x06signal\x18\x02 \x01(\x05H\x00R\x06signal\x12;\n" +
-	"\theartbeat\x18\x03 \x01(\v2\x1b.mkrun.session.v1.HeartbeatH\x00R\theartbeatB\x06\n" +
-	"\x04kind\"\xe5\x01\n" +
+	"\theartbeat\x18\x03 \x01(\v2\x1b.mkrun.session.v1.HeartbeatH\x00R\theartbeat\x12/\n" +
+	"\x05stdin\x18\x04 \x01(\v2\x17.mkrun.session.v1.StdinH\x00R\x05stdinB\x06\n" +
+	"\x04kind\"\xa6\x02\n" +
 	"\bFromHead\x122\n" +
 	"\x06output\x18\x01 \x01(\v2\x18.mkrun.session.v1.OutputH\x00R\x06output\x12\x18\n" +
 	"\x06notice\x18\x02 \x01(\fH\x00R\x06notice\x12\x16\n" +
 	"\x05event\x18\x03 \x01(\fH\x00R\x05event\x12\x1a\n" +
 	"\aoutcome\x18\x04 \x01(\fH\x00R\aoutcome\x12;\n" +
-	"\theartbeat\x18\x05 \x01(\v2\x1b.mkrun.session.v1.HeartbeatH\x00R\theartbeat\x12\x12\n" +
+	"\theartbeat\x18\x05 \x01(\v2\x1b.mkrun.session.v1.HeartbeatH\x00R\theartbeat\x12?\n" +
+	"\vstdin_taken\x18\x06 \x01(\v2\x1c.mkrun.session.v1.StdinTakenH\x00R\n" +
+	"stdinTaken\x12\x12\n" +
 	"\x04host\x18\n" +
 	" \x01(\tR\x04hostB\x06\n" +
 	"\x04kind\"\a\n" +
@@ -3929,32 +3964,34 @@ var file_internal_session_sessionpb_session_proto_depIdxs = []int32{
 	28, // 37: mkrun.session.v1.Abort.cause:type_name -> mkrun.session.v1.Cause
 	0,  // 38: mkrun.session.v1.Cause.kind:type_name -> mkrun.session.v1.Cause.Kind
 	10, // 39: mkrun.session.v1.ToHead.heartbeat:type_name -> mkrun.session.v1.Heartbeat
-	18, // 40: mkrun.session.v1.FromHead.output:type_name -> mkrun.session.v1.Output
-	10, // 41: mkrun.session.v1.FromHead.heartbeat:type_name -> mkrun.session.v1.Heartbeat
-	13, // 42: mkrun.session.v1.AttachReply.roster:type_name -> mkrun.session.v1.Roster
-	1,  // 43: mkrun.session.v1.Parent.Connect:input_type -> mkrun.session.v1.FromAgent
-	41, // 44: mkrun.session.v1.Agent.Attach:input_type -> mkrun.session.v1.AttachRequest
-	43, // 45: mkrun.session.v1.Agent.Put:input_type -> mkrun.session.v1.RankPut
-	40, // 46: mkrun.session.v1.Agent.Fence:input_type -> mkrun.session.v1.Empty
-	44, // 47: mkrun.session.v1.Agent.Get:input_type -> mkrun.session.v1.GetRequest
-	40, // 48: mkrun.session.v1.Agent.Barrier:input_type -> mkrun.session.v1.Empty
-	24, // 49: mkrun.session.v1.Agent.Report:input_type -> mkrun.session.v1.RankReport
-	26, // 50: mkrun.session.v1.Agent.RequestAbort:input_type -> mkrun.session.v1.AbortRequest
-	40, // 51: mkrun.session.v1.Agent.WatchAbort:input_type -> mkrun.session.v1.Empty
-	2,  // 52: mkrun.session.v1.Parent.Connect:output_type -> mkrun.session.v1.ToAgent
-	42, // 53: mkrun.session.v1.Agent.Attach:output_type -> mkrun.session.v1.AttachReply
-	40, // 54: mkrun.session.v1.Agent.Put:output_type -> mkrun.session.v1.Empty
-	40, // 55: mkrun.session.v1.Agent.Fence:output_type -> mkrun.session.v1.Empty
-	45, // 56: mkrun.session.v1.Agent.Get:output_type -> mkrun.session.v1.GetReply
-	40, // 57: mkrun.session.v1.Agent.Barrier:output_type -> mkrun.session.v1.Empty
-	40, // 58: mkrun.session.v1.Agent.Report:output_type -> mkrun.session.v1.Empty
-	40, // 59: mkrun.session.v1.Agent.RequestAbort:output_type -> mkrun.session.v1.Empty
-	27, // 60: mkrun.session.v1.Agent.WatchAbort:output_type -> mkrun.session.v1.Abort
-	52, // [52:61] is the sub-list for method output_type
-	43, // [43:52] is the sub-list for method input_type
-	43, // [43:43] is the sub-list for extension type_name
-	43, // [43:43] is the sub-list for extension extendee
-	0,  // [0:43] is the sub-list for field type_name
+	29, // 40: mkrun.session.v1.ToHead.stdin:type_name -> mkrun.session.v1.Stdin
+	18, // 41: mkrun.session.v1.FromHead.output:type_name -> mkrun.session.v1.Output
+	10, // 42: mkrun.session.v1.FromHead.heartbeat:type_name -> mkrun.session.v1.Heartbeat
+	30, // 43: mkrun.session.v1.FromHead.stdin_taken:type_name -> mkrun.session.v1.StdinTaken
+	13, // 44: mkrun.session.v1.AttachReply.roster:type_name -> mkrun.session.v1.Roster
+	1,  // 45: mkrun.session.v1.Parent.Connect:input_type -> mkrun.session.v1.FromAgent
+	41, // 46: mkrun.session.v1.Agent.Attach:input_type -> mkrun.session.v1.AttachRequest
+	43, // 47: mkrun.session.v1.Agent.Put:input_type -> mkrun.session.v1.RankPut
+	40, // 48: mkrun.session.v1.Agent.Fence:input_type -> mkrun.session.v1.Empty
+	44, // 49: mkrun.session.v1.Agent.Get:input_type -> mkrun.session.v1.GetRequest
+	40, // 50: mkrun.session.v1.Agent.Barrier:input_type -> mkrun.session.v1.Empty
+	24, // 51: mkrun.session.v1.Agent.Report:input_type -> mkrun.session.v1.RankReport
+	26, // 52: mkrun.session.v1.Agent.RequestAbort:input_type -> mkrun.session.v1.AbortRequest
+	40, // 53: mkrun.session.v1.Agent.WatchAbort:input_type -> mkrun.session.v1.Empty
+	2,  // 54: mkrun.session.v1.Parent.Connect:output_type -> mkrun.session.v1.ToAgent
+	42, // 55: mkrun.session.v1.Agent.Attach:output_type -> mkrun.session.v1.AttachReply
+	40, // 56: mkrun.session.v1.Agent.Put:output_type -> mkrun.session.v1.Empty
+	40, // 57: mkrun.session.v1.Agent.Fence:output_type -> mkrun.session.v1.Empty
+	45, // 58: mkrun.session.v1.Agent.Get:output_type -> mkrun.session.v1.GetReply
+	40, // 59: mkrun.session.v1.Agent.Barrier:output_type -> mkrun.session.v1.Empty
+	40, // 60: mkrun.session.v1.Agent.Report:output_type -> mkrun.session.v1.Empty
+	40, // 61: mkrun.session.v1.Agent.RequestAbort:output_type -> mkrun.session.v1.Empty
+	27, // 62: mkrun.session.v1.Agent.WatchAbort:output_type -> mkrun.session.v1.Abort
+	54, // [54:63] is the sub-list for method output_type
+	45, // [45:54] is the sub-list for method input_type
+	45, // [45:45] is the sub-list for extension type_name
+	45, // [45:45] is the sub-list for extension extendee
+	0,  // [0:45] is the sub-list for field type_name
 }
 
 func init() { file_internal_session_sessionpb_session_proto_init() }
@@ -4003,6 +4040,7 @@ func file_internal_session_sessionpb_session_proto_init() {
 		(*ToHead_Job)(nil),
 		(*ToHead_Signal)(nil),
 		(*ToHead_Heartbeat)(nil),
+		(*ToHead_Stdin)(nil),
 	}
 	file_internal_session_sessionpb_session_proto_msgTypes[38].OneofWrappers = []any{
 		(*FromHead_Output)(nil),
@@ -4010,6 +4048,7 @@ func file_internal_session_sessionpb_session_proto_init() {
 		(*FromHead_Event)(nil),
 		(*FromHead_Outcome)(nil),
 		(*FromHead_Heartbeat)(nil),
+		(*FromHead_StdinTaken)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
