@@ -156,7 +156,7 @@ def bench_gemm(r, shape):
 
 def bench_ag(r, shape):
     m, n, k = shape
-    r.open_contexts(m, k, r.options.chunks.get(shape, 1))
+    r.open_contexts(m, k, r.options.chunks_of.get(shape, 1))
     rows = m // r.world
     count = sets_for(rows * k * 2, n * k * 2, m * n * 2)
     a = [r.normal(rows, k, 10 + i + 100 * r.rank) for i in range(count)]
@@ -346,13 +346,13 @@ def main():
         copy_probe()
         return
     default = GEMM_SHAPES if options.what == "gemm" else AG_SHAPES
-    options.configured, options.chunks = {}, {}
+    options.configured, options.chunks_of = {}, {}
     if options.shapes:
         for text in options.shapes:
             sizes, colon, config = text.partition(":")
             if colon:  # as mkrun bench asks: each shape with what is configured for it
                 shape, words = tuple(map(int, sizes.split(","))), config.split()
-                options.chunks[shape] = next((int(w[7:]) for w in words if w.startswith("chunks=")), 1)
+                options.chunks_of[shape] = next((int(w[7:]) for w in words if w.startswith("chunks=")), 1)
                 options.configured[shape] = parse_config(" ".join(w for w in words if not w.startswith("chunks=")))[0]
         options.shapes = [tuple(map(int, s.partition(":")[0].split(","))) for s in options.shapes]
     else:
