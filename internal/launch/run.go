@@ -1,0 +1,165 @@
+package launch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/mkrun/mkrun/internal/keeper"
+	"github.com/mkrun/mkrun/internal/session"
+	pb "github.com/mkrun/mkrun/internal/session/sessionpb"
+	"github.com/mkrun/mkrun/internal/stdio"
+	"github.com/mkrun/mkrun/internal/version"
+)
+
+// Options are what the launcher needs besides the job.
+type Options struct {
+	Mux     Mux          // where the ranks' output goes; closed by Run
+	Notices io.Writer    // one-line notices to the user, usually stderr
+	Log     *slog.Logger // for people who debug mkrun
+	Verbose bool         // agents log too
+
+	OnlyRanks func(rank int) bool // whose output is shown; nil: all
+	Events    io.Writer           // gets what happens, as lines of JSON; nil: nobody wants that
+	Progress  func() int          // Notices is a terminal, of that width; nil: it is none
+	Signals   <-chan os.Signal    // the user's
+	Forward   []syscall.Signal    // of them, those that are passed on and end nothing
+	Stdin     *os.File            // what ranks read, if the job wants that
+	Begin     time.Time           // when the command was given
+
+	stays    bool              // when the user stops the job: the launcher elsewhere does
+	starters map[Reach]starter // tests start agents in their own way
+}
+
+// Mux is where ranks' output goes, which is not mixed within a line: *stdio.Mux.
+type Mux interface {
+	Write(rank int, host string, stream stdio.Stream, data []byte, at time.Time) error
+	Close() error
+}
+
+// Outcome is how a job ended.
+type Outcome struct {
+	Cause   *pb.Cause     // nil: every rank ended with status 0
+	Reports [][]byte      // of the ranks, by rank; nil where a rank did not report
+	Ended   []bool        // by rank: it ended with status 0
+	Places  []RankPlace   // by rank
+	Checks  []Check       // of the nodes, if there were any
+	Started time.Duration // from the command to the first barrier that all ranks passed, or to their start; 0 if never
+}
+
+// RankPlace is where a rank was put on its node; "" where nothing was bound, or no GPU is known.
+type RankPlace struct {
+	CPUs string   // as 0-15,64
+	GPU  string   // as CUDA names it
+	NICs []string // as the node calls them
+}
+
+// ExitStatus is what mkrun launch ends with.
+func (o *Outcome) ExitStatus() int {
+	if o.Cause == nil {
+		return 0
+	}
+	return int(o.Cause.GetExitStatus())
+}
+
+// endLimit bounds the time between the order to end and the end, beyond the ranks' own grace.
+const endLimit = 5 * time.Second
+
+// killLimit is the same for ranks that get no grace.
+const killLimit = time.Second
+
+// stopDelay is how long ranks have to stop before the launcher stops itself.
+const stopDelay = 300 * time.Millisecond
+
+// Run runs a job to its end. The error is for a launcher that could not even begin; whatever happens
+// later is the Outcome's cause. When it returns, nothing of the job is left on this host.
+func Run(ctx context.Context, job *Job, opts Options) (*Outcome, error) {
+	if job.HeadFirst {
+		return runThroughFirst(ctx, job, opts)
+	}
+	events := newEventLog(opts.Events, job, opts.Begin, func(err error) { fmt.Fprintf(opts.Notices, "mkrun: %v\n", err) })
+	events.write(Event{Event: "job_start", Nodes: job.World.Nodes(), Ranks: job.World.Size(), Argv: job.Argv, Build: version.Get().BuildID()})
+	out, err := run(ctx, job, opts, events)
+	if err != nil {
+		events.end(noPlace(pb.Cause_LAUNCHER, err.Error(), stdio.StatusLauncher))
+	} else {
+		events.end(out.Cause)
+	}
+	return out, err
+}
+
+func run(ctx context.Context, job *Job, opts Options, events *eventLog) (*Outcome, error) {
+	if err := job.checkHere(); err != nil {
+		return nil, err
+	}
+	// An agent that is killed leaves its keeper to this process.
+	if err := keeper.BecomeSubreaper(); err != nil {
+		return nil, err
+	}
+	m, err := newMachine(job, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	l := &launcher{job: job, opts: opts, machine: m, secret: session.NewSecret(), gone: make(chan int, job.World.Nodes()),
+		came: make(chan arrival, job.World.Nodes()), events: events, relays: map[int][]string{}, toldAll: map[int]bool{}}
+	if opts.Progress != nil {
+		l.progress = &progress{w: opts.Notices, width: opts.Progress}
+		l.opts.Notices = l.progress
+	}
+	l.head, err = session.NewHead(session.HeadConfig{
+		Job: job.ID, Generation: firstGeneration, Secret: l.secret, Nodes: job.World.Nodes(), Radix: job.Radix, Build: version.Get().BuildID(), Log: opts.Log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	listener, parents, err := listen(ctx, job)
+	if err != nil {
+		return nil, err
+	}
+	served := make(chan error, 1)
+	go func() { served <- l.head.Serve(context.WithoutCancel(ctx), listener) }()
+
+	l.output = newOutputQueue(opts.Mux)
+	if err := l.startAgents(ctx, parents); err != nil {
+		l.machine.fail(noPlace(pb.Cause_LAUNCHER, err.Error(), stdio.StatusLauncher))
+	}
+	l.follow(ctx)
+	l.machine.conclude()
+	l.end()
+	if err := <-served; err != nil {
+		opts.Log.Warn("serving agents", "error", err)
+	}
+	if err := l.output.close(); err != nil && l.machine.cause == nil {
+		l.machine.cause = outputCause(err)
+	}
+	out := &Outcome{Cause: l.machine.cause, Started: l.started}
+	if l.machine.preflight != nil {
+		out.Checks = l.machine.preflight.checks
+	}
+	if out.Cause != nil {
+		out.Cause.Rank = int32(job.Number(int(out.Cause.GetRank())))
+	}
+	for _, r := range l.machine.ranks {
+		out.Reports = append(out.Reports, r.report)
+		out.Places = append(out.Places, RankPlace{CPUs: r.place.GetCpus(), GPU: r.place.GetGpu(), NICs: r.place.GetNics()})
+		out.Ended = append(out.Ended, r.exit != nil && r.exit.GetExitCode() == 0 && r.exit.GetSignal() == 0 && r.exit.GetExecError() == "")
+	}
+	return out, nil
+}
+
+// outputCause ends a job whose output has nowhere to go: quietly, like any program, when the reader has left.
+func outputCause(err error) *pb.Cause {
+	if errors.Is(err, syscall.EPIPE) {
+		return noPlace(pb.Cause_LAUNCHER, "nobody reads the ranks' output any more", stdio.StatusOfSignal(syscall.SIGPIPE))
+	}
+	return noPlace(pb.Cause_LAUNCHER, err.Error(), stdio.StatusLauncher)
+}
+
+func noPlace(kind pb.Cause_Kind, reason string, status int) *pb.Cause {
+	return &pb.Cause{Kind: kind, Node: -1, Rank: -1, Reason: reason, ExitStatus: int32(status)}
+}
