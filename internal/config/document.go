@@ -62,7 +62,9 @@ type document struct {
 	body     ast.Node
 	at       map[string]position
 	mistakes []*Error
+	untold   int             // mistakes beyond those
 	touched  map[string]bool // paths with a mistake, of which nothing else is to be said
+	above    map[string]bool // what those are parts of
 }
 
 // mistake notes what is wrong at a path. Where the path leads nowhere, the nearest enclosing thing that is there is
@@ -72,14 +74,29 @@ func (d *document) mistake(path, format string, args ...any) {
 	if d.hasMistake(path) {
 		return
 	}
-	d.touched[path] = true
+	d.touch(path)
 	d.note(d.position(path), format, args...)
+}
+
+// touch marks a path as one of which nothing else is to be said.
+func (d *document) touch(path string) {
+	d.touched[path] = true
+	for p := parent(path); p != ""; p = parent(p) {
+		d.above[p] = true
+	}
 }
 
 // note notes what is wrong at a place, whatever else is.
 func (d *document) note(at position, format string, args ...any) {
+	if d.full() {
+		d.untold++
+		return
+	}
 	d.mistakes = append(d.mistakes, d.errorAt(at, format, args...))
 }
+
+// full reports whether there are so many mistakes that no more are kept: nobody is helped by the order of the last.
+func (d *document) full() bool { return len(d.mistakes) >= 10*mostMistakes }
 
 func (d *document) errorAt(at position, format string, args ...any) *Error {
 	e := &Error{File: d.name, Line: max(1, at.line), Col: max(1, at.col), Msg: fmt.Sprintf(format, args...)}
@@ -96,12 +113,7 @@ func (d *document) hasMistake(path string) bool {
 			return true
 		}
 	}
-	for p := range d.touched {
-		if rest, ok := strings.CutPrefix(p, path); ok && (rest[0] == '.' || rest[0] == '[') {
-			return true
-		}
-	}
-	return false
+	return d.above[path]
 }
 
 // parent is the path of what a path is a part of, "" at the top.
@@ -128,7 +140,7 @@ func (d *document) err() error {
 	var all []error
 	for i, e := range d.mistakes {
 		if i == mostMistakes {
-			all = append(all, fmt.Errorf("%s: %d more mistakes are not shown", d.name, len(d.mistakes)-i))
+			all = append(all, fmt.Errorf("%s: %d or more further mistakes are not shown", d.name, len(d.mistakes)-i+d.untold))
 			break
 		}
 		all = append(all, e)

@@ -155,7 +155,7 @@ func (d *document) object(path string, pairs []*ast.MappingValueNode, v reflect.
 	})
 	for _, key := range meant {
 		if _, there := d.at[path+"."+key]; !there {
-			d.touched[path+"."+key] = true // that it is missing need not be said, too
+			d.touch(path + "." + key) // that it is missing need not be said, too
 		}
 	}
 }
@@ -192,7 +192,9 @@ func kindName(t reflect.Type) string {
 func (d *document) isOf(schema, wanted string) bool {
 	if schema != "" && schema != wanted {
 		d.mistakes = nil
+		d.untold = 0
 		clear(d.touched)
+		clear(d.above)
 	}
 	if schema != wanted {
 		d.mistake("$.schema", "schema is %q, want %s", schema, wanted)

@@ -81,7 +81,8 @@ type entry struct {
 	Use        use        `yaml:"use"`
 	Provenance provenance `yaml:"provenance"`
 
-	line int // in the file
+	line  int  // in the file
+	known bool // what it matches: nothing is wrong there
 }
 
 type match struct {
@@ -197,6 +198,7 @@ func readOperator(operator string, d *document) *Operator {
 			limits.sms = maxNumber // so that no split is held against it
 		}
 	}
+	names := make(map[string]int) // first entry of each
 	for i := range f.Entries {
 		path := fmt.Sprintf("$.entries[%d]", i)
 		e := &f.Entries[i]
@@ -204,25 +206,30 @@ func readOperator(operator string, d *document) *Operator {
 		e.validate(limits, func(field, format string, args ...any) {
 			d.mistake(path+"."+field, "entry %d: %s", i+1, fmt.Sprintf(format, args...))
 		})
-		d.compare(f.Entries[:i+1])
+		if first, twice := names[e.Name]; twice {
+			d.mistake(path+".name", "entry %d: the name %q is that of entry %d (line %d), too", i+1, e.Name, first+1, f.Entries[first].line)
+		} else if e.Name != "" {
+			names[e.Name] = i
+		}
+		e.known = !d.hasMistake(path + ".match")
+		d.overlaps(f.Entries[:i+1], d.position(path+".match"))
 	}
 	return &Operator{Name: f.Operator, File: d.name, entries: f.Entries}
 }
 
-// compare holds the last entry against those before it.
-func (d *document) compare(entries []entry) {
+// overlaps holds the last entry, whose conditions stand at a place, against those before it.
+func (d *document) overlaps(entries []entry, at position) {
 	last := len(entries) - 1
 	e := &entries[last]
-	path := fmt.Sprintf("$.entries[%d]", last)
 	for i, other := range entries[:last] {
-		if e.Name != "" && e.Name == other.Name {
-			d.mistake(path+".name", "entry %d: the name %q is that of entry %d (line %d), too", last+1, e.Name, i+1, other.line)
+		if !e.known || d.full() {
+			return
 		}
-		if d.hasMistake(path+".match") || d.hasMistake(fmt.Sprintf("$.entries[%d].match", i)) {
-			continue // what it matches is not known
+		if !other.known {
+			continue
 		}
 		if example, both := e.Match.ambiguous(other.Match); both {
-			d.note(d.position(path+".match"), "entry %d overlaps entry %d (line %d) with as many conditions, so neither is nearer for what both match (%s); make their ranges apart or one of them narrower", last+1, i+1, other.line, example)
+			d.note(at, "entry %d overlaps entry %d (line %d) with as many conditions, so neither is nearer for what both match (%s); make their ranges apart or one of them narrower", last+1, i+1, other.line, example)
 		}
 	}
 }

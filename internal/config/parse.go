@@ -40,7 +40,7 @@ func readFile(name string) ([]byte, error) {
 // parse reads a text of exactly one YAML document, without looking at what it says. What is wrong with its form is
 // among the mistakes; then there is no body.
 func parse(name string, data []byte) *document {
-	d := &document{name: name, at: make(map[string]position), touched: make(map[string]bool)}
+	d := &document{name: name, at: make(map[string]position), touched: make(map[string]bool), above: make(map[string]bool)}
 	if len(data) > maxFile {
 		d.note(position{1, 1}, "the file has more than %d KiB; configuration files are small", maxFile>>10)
 		return d
