@@ -11,6 +11,8 @@
 #   scripts/testbed.sh udp-block DIR HOST  drop all UDP to the host, but for a local process
 #   scripts/testbed.sh drop-in DIR HOST    no host can connect to this one, as behind NAT
 #   scripts/testbed.sh slow DIR HOST RATE  limit what the host sends, e.g. 1mbit
+#   scripts/testbed.sh only-ports DIR HOST FIRST-LAST   let nothing in but ssh and these ports
+#   scripts/testbed.sh no-ipv4 DIR HOST    take the host's IPv4 address away
 #   scripts/testbed.sh drop-ssh DIR HOST   drop all packets to the host's sshd: connections hang
 #   scripts/testbed.sh stop-sshd DIR HOST  no sshd: connections are refused
 #
@@ -141,11 +143,12 @@ drop() {
 heal() {
   ip -n "$(ns switch)" link set "v${1#h}" up
   ip netns exec "$(ns "$1")" nft flush ruleset
+  ip -n "$(ns "$1")" addr replace "$NET.${1#h}/24" dev eth0
   ip netns exec "$(ns "$1")" tc qdisc del dev eth0 root 2>/dev/null || true
   [ -s "$DIR/$1/sshd.pid" ] || start_sshd "$1"
 }
 
-[ $# -ge 2 ] || die "usage: testbed.sh up|down|exec|pids|cut|heal|udp-block|drop-in|slow|drop-ssh|stop-sshd DIR [HOST] ..."
+[ $# -ge 2 ] || die "usage: testbed.sh up|down|exec|pids|cut|heal|udp-block|drop-in|only-ports|no-ipv4|slow|drop-ssh|stop-sshd DIR [HOST] ..."
 command=$1
 DIR=$(realpath -m "$2")
 shift 2
@@ -164,6 +167,11 @@ case $command in
   heal) heal "$1" ;;
   udp-block) drop "$1" meta l4proto udp ;;
   drop-in) drop "$1" ct state new meta l4proto tcp ;;
+  only-ports)
+    drop "$1" ct state new meta l4proto tcp tcp dport != "{ 22, $2 }"
+    ip netns exec "$(ns "$1")" nft "add rule inet mkrun in iifname eth0 meta l4proto udp udp dport != $2 drop"
+    ;;
+  no-ipv4) ip -n "$(ns "$1")" addr del "$NET.${1#h}/24" dev eth0 ;;
   slow) ip netns exec "$(ns "$1")" tc qdisc replace dev eth0 root tbf rate "$2" burst 16kb latency 400ms ;;
   drop-ssh) drop "$1" tcp dport 22 ;;
   stop-sshd) stop_sshd "$1" ;;

@@ -12,6 +12,7 @@ import (
 	"github.com/mkrun/mkrun/internal/hosts"
 	"github.com/mkrun/mkrun/internal/launch"
 	"github.com/mkrun/mkrun/internal/plan"
+	"github.com/mkrun/mkrun/internal/ports"
 	"github.com/mkrun/mkrun/internal/session"
 	"github.com/mkrun/mkrun/internal/stdio"
 )
@@ -38,6 +39,7 @@ type hostFlags struct {
 	agentPort int
 	radix     int
 	head      string
+	ports     string
 	join      joinFlags
 }
 
@@ -69,6 +71,7 @@ func (f *hostFlags) addPool(cmd *cobra.Command) {
 	fs.StringSliceVar(&f.iface, "iface", nil, "network interfaces to use on all hosts, by exact names (default: those at which hosts reach each other)")
 	fs.IntVar(&f.agentPort, "agent-port", launch.DefaultStandingPort, "where standing agents listen")
 	fs.StringVar(&f.head, "head", "here", "where the job is ruled from: here, or first: the first host, where hosts cannot connect to this one (NAT, jump hosts)")
+	fs.StringVar(&f.ports, "port-range", "", "ports to listen on, on all hosts, as in 20000-20100 (default: any that are free)")
 	fs.IntVar(&f.radix, "radix", session.Radix, "agents that report to the launcher, and to each agent: more hosts than that make a tree")
 	fs.StringVar(&f.secret, "secret", "", "file with the secret of your standing agents (default: mkrun/secret in your configuration folder)")
 	_ = cmd.RegisterFlagCompletionFunc("agent", cobra.FixedCompletions(launch.Reaches, cobra.ShellCompDirectiveNoFileComp))
@@ -192,6 +195,11 @@ func (f *hostFlags) place(ctx context.Context, world *worldFlags, job *launch.Jo
 		return fmt.Errorf("--radix %d: at least one agent has to report to another process", f.radix)
 	}
 	job.Radix = f.radix
+	if f.ports != "" {
+		if job.Ports, err = ports.Parse(f.ports); err != nil {
+			return fmt.Errorf("--port-range: %w", err)
+		}
+	}
 	job.SSH.Mkrun, job.SSH.ConnectTimeout, job.Interfaces = f.remoteMkrun, f.connectTimeout, f.iface
 	job.SSH.CopySelf = f.copySelf
 	if err := job.SSH.Check(); err != nil {

@@ -208,9 +208,6 @@ func (f *launchFlags) launchOperator(cmd *cobra.Command, op *operatorFlags) erro
 	if err != nil {
 		return f.refuse(cmd, err)
 	}
-	if job.Numbers != nil {
-		return &usageError{cmd.CommandPath(), errors.New("--map-by cyclic is for programs of your own: operators number ranks node by node")}
-	}
 	req := op.req
 	req.World, req.Engine, req.Check = job.World, f.run.engine, f.run.check
 	req.Iters, req.Warmup, req.Seed, req.Net.Seed = f.run.iters, f.run.warmup, f.run.seed, f.run.seed
@@ -246,6 +243,9 @@ func (f *launchFlags) launchOperator(cmd *cobra.Command, op *operatorFlags) erro
 		if doc, err = resolved.Document(outcome.Reports); err != nil {
 			doc = resolved.Outline()
 		}
+	}
+	for i := range doc.Ranks {
+		doc.Ranks[i].Rank = job.Number(doc.Ranks[i].Rank)
 	}
 	return f.conclude(cmd, doc, outcome, err)
 }

@@ -80,11 +80,12 @@ func testMain(m *testing.M) int {
 	return m.Run()
 }
 
-// fault does something to a host and undoes it at the end of the test.
+// fault does something to a host and undoes it at the end of the test. What it needs to know follows the host's name.
 func fault(t *testing.T, what, host string) {
 	t.Helper()
-	script(t, what, host)
-	t.Cleanup(func() { script(t, "heal", host) })
+	words := strings.Fields(host)
+	script(t, what, words...)
+	t.Cleanup(func() { script(t, "heal", words[0]) })
 }
 
 func script(t *testing.T, command string, args ...string) string {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/mkrun/mkrun/internal/plan"
+	"github.com/mkrun/mkrun/internal/ports"
 )
 
 // Net describes the emulated link between nodes of the CPU engine. Zero values mean "as fast as
@@ -45,6 +46,7 @@ type Config struct {
 	CUDA        CUDA               // for the CUDA engine only
 	Device      int                // the rank's GPU, among those that this process sees
 	Net         Net
+	Ports       ports.Range   // to take them on
 	ListenAddr  string        // IP address (no port) where this rank takes connections of other nodes; "" = 127.0.0.1
 	WaitTimeout time.Duration // bound of every single wait for a flag or a peer
 	Bootstrap   Bootstrap

@@ -342,7 +342,7 @@ func (a *agent) sendFacts(ctx context.Context) error {
 	if a.cfg.Node == 0 {
 		a.port.close()
 		var err error
-		if a.port, err = leasePort(ctx); err != nil {
+		if a.port, err = leasePort(ctx, a.cfg.Ports); err != nil {
 			return err
 		}
 		facts.MasterPort = a.port.port

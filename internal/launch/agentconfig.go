@@ -7,22 +7,24 @@ import (
 	"io"
 	"os"
 
+	"github.com/mkrun/mkrun/internal/ports"
 	"github.com/mkrun/mkrun/internal/session"
 )
 
 // AgentConfig is what an agent is told, over its stdin, by whoever starts it: first the job's secret,
 // then this as JSON behind its length. The pipe stays open: its end is a sign that the launcher is gone.
 type AgentConfig struct {
-	Job        string   `json:"job"`
-	Generation uint32   `json:"generation"`
-	Nodes      int      `json:"nodes"`
-	Interfaces []string `json:"interfaces,omitempty"`  // to take the address from, whatever the candidates
-	InheritEnv bool     `json:"inherit_env,omitempty"` // ranks start from this host's environment; what they are sent is put over it
-	Look       bool     `json:"look,omitempty"`        // where ranks go depends on the node's GPUs: look at them at once
-	Parents    []string `json:"parents"`               // host:port of the parent, any of which may work
-	Verbose    bool     `json:"verbose"`
-	Radix      int      `json:"radix,omitempty"`  // of the tree in which agents report
-	Staged     bool     `json:"staged,omitempty"` // the agent is a copy that was made for this job, and removes its file
+	Job        string      `json:"job"`
+	Generation uint32      `json:"generation"`
+	Nodes      int         `json:"nodes"`
+	Interfaces []string    `json:"interfaces,omitempty"`  // to take the address from, whatever the candidates
+	InheritEnv bool        `json:"inherit_env,omitempty"` // ranks start from this host's environment; what they are sent is put over it
+	Look       bool        `json:"look,omitempty"`        // where ranks go depends on the node's GPUs: look at them at once
+	Parents    []string    `json:"parents"`               // host:port of the parent, any of which may work
+	Verbose    bool        `json:"verbose"`
+	Ports      ports.Range `json:"ports"`            // to listen on
+	Radix      int         `json:"radix,omitempty"`  // of the tree in which agents report
+	Staged     bool        `json:"staged,omitempty"` // the agent is a copy that was made for this job, and removes its file
 
 	AgentPart                      // of this agent, or
 	Parts     map[string]AgentPart `json:"parts,omitempty"` // of all that are told the same, by the name Slurm has for their node

@@ -17,6 +17,7 @@ import (
 
 	"github.com/mkrun/mkrun/internal/doctor"
 	"github.com/mkrun/mkrun/internal/keeper"
+	"github.com/mkrun/mkrun/internal/ports"
 	pb "github.com/mkrun/mkrun/internal/session/sessionpb"
 )
 
@@ -28,12 +29,13 @@ type checkRequest struct {
 }
 
 type checkLook struct {
-	Argv    []string `json:"argv,omitempty"` // of the ranks; none for operators
-	Env     []string `json:"env"`
-	Dir     string   `json:"dir"`
-	Output  string   `json:"output,omitempty"` // --output-dir
-	Address string   `json:"address"`          // of the node
-	Nonce   []byte   `json:"nonce"`            // that packets begin with
+	Ports   ports.Range `json:"ports"`          // to take packets on
+	Argv    []string    `json:"argv,omitempty"` // of the ranks; none for operators
+	Env     []string    `json:"env"`
+	Dir     string      `json:"dir"`
+	Output  string      `json:"output,omitempty"` // --output-dir
+	Address string      `json:"address"`          // of the node
+	Nonce   []byte      `json:"nonce"`            // that packets begin with
 }
 
 type echoTarget struct {
@@ -153,7 +155,11 @@ func (c *checker) look(ctx context.Context, q *checkLook, inherit bool) checkRep
 			bad("output-dir", doctor.Fail, "name another folder with --output-dir, or make room", "%v", err)
 		}
 	}
-	conn, err := new(net.ListenConfig).ListenPacket(ctx, "udp", net.JoinHostPort(q.Address, "0"))
+	var conn net.PacketConn
+	err := q.Ports.Try(func(port int) (err error) {
+		conn, err = new(net.ListenConfig).ListenPacket(ctx, "udp", net.JoinHostPort(q.Address, strconv.Itoa(port)))
+		return err
+	})
 	if err != nil {
 		bad("udp", doctor.Warn, "", "no UDP port can be opened: %v", err)
 		return r

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/mkrun/mkrun/internal/ports"
 )
 
 // stale are the prefixes of variables that another launcher sets for its own ranks. Passed on,
@@ -73,6 +75,9 @@ func (j *Job) RankVariables(rank int, attempt Attempt) []Variable {
 		{"TORCHELASTIC_RESTART_COUNT", n(attempt.Restarts), "torch: as MKRUN_RESTART_COUNT"},
 		{"TORCHELASTIC_MAX_RESTARTS", n(j.MaxRestarts), "torch: --max-restarts"},
 		{"TORCHELASTIC_USE_AGENT_STORE", "False", "torch: rank 0 itself opens the store at MASTER_PORT"},
+	}
+	if !j.Ports.Any() {
+		list = append(list, Variable{ports.Env, j.Ports.String(), "ports to listen on: --port-range"})
 	}
 	list = append(list, j.pmiVariables(rank)...)
 	list = append(list, j.compatVariables(rank)...)

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/mkrun/mkrun/internal/plan"
+	"github.com/mkrun/mkrun/internal/ports"
 )
 
 // Job is what a user asked for, with everything resolved that can be before anything starts.
@@ -29,14 +30,15 @@ type Job struct {
 	Run     []byte     // the operator's run, for ranks with a session; nil for a user's own program
 	Session bool       // ranks get a session with their agent
 
-	Numbers    []int    // of the ranks as the user counts them, by World's own; nil: the same
-	SSH        SSH      // how hosts that are not this one are reached
-	Standing   Standing `json:"-"` // how agents that stand already are
-	Join       *Joining `json:"-"` // how agents come that something else starts
-	OutputDir  string   // on each node, for a file per rank and stream; "": none
-	HeadFirst  bool     // the head runs on the first host, since hosts cannot connect to the launcher
-	Radix      int      // how many agents report to the head, and to each agent; session.Radix when 0
-	Interfaces []string // network interfaces to use, by their exact names; none: found out
+	Numbers    []int       // of the ranks as the user counts them, by World's own; nil: the same
+	SSH        SSH         // how hosts that are not this one are reached
+	Standing   Standing    `json:"-"` // how agents that stand already are
+	Join       *Joining    `json:"-"` // how agents come that something else starts
+	OutputDir  string      // on each node, for a file per rank and stream; "": none
+	HeadFirst  bool        // the head runs on the first host, since hosts cannot connect to the launcher
+	Radix      int         // how many agents report to the head, and to each agent; session.Radix when 0
+	Ports      ports.Range // that agents and ranks listen on
+	Interfaces []string    // network interfaces to use, by their exact names; none: found out
 
 	Bind           string   // of ranks to CPUs; see Binds
 	GPUs           string   // that ranks may use on every node, as in CUDA_VISIBLE_DEVICES; "": all, or the host's Devices

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/mkrun/mkrun/internal/ports"
 	"github.com/mkrun/mkrun/internal/session"
 )
 
@@ -119,17 +120,17 @@ type joinStarter struct {
 }
 
 // awaitJoins opens the port to which the other nodes come, and says in the file where it is.
-func awaitJoins(ctx context.Context, j Joining, addresses func(port int) ([]string, error), output io.Writer, log *slog.Logger) (*joinStarter, error) {
-	at := ":0"
+func awaitJoins(ctx context.Context, j Joining, within ports.Range, addresses func(port int) ([]string, error), output io.Writer, log *slog.Logger) (*joinStarter, error) {
 	if j.At != "" {
-		_, port, err := net.SplitHostPort(j.At)
+		_, text, err := net.SplitHostPort(j.At)
+		if err == nil {
+			within, err = ports.Parse(text + "-" + text)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("--join-at %s: %w", j.At, err)
 		}
-		at = ":" + port
 	}
-	var lc net.ListenConfig
-	listener, err := lc.Listen(ctx, "tcp", at)
+	listener, err := within.Listen(ctx, "")
 	if err != nil {
 		return nil, fmt.Errorf("listening for the other nodes: %w", err)
 	}

@@ -50,12 +50,11 @@ type arrival struct {
 // listen opens the head's port: on loopback if all nodes are on this host, else at every address, of which those are
 // returned that other hosts may reach. Whoever connects must prove to be of the job before anything else.
 func listen(ctx context.Context, job *Job) (net.Listener, []string, error) {
-	at := ":0"
+	at := ""
 	if !job.spread() {
-		at = net.JoinHostPort(job.Hosts[0].Address, "0") // pretended nodes all reach the loopback address of the first
+		at = job.Hosts[0].Address // pretended nodes all reach the loopback address of the first
 	}
-	var lc net.ListenConfig
-	listener, err := lc.Listen(ctx, "tcp", at)
+	listener, err := job.Ports.Listen(ctx, at)
 	if err != nil {
 		return nil, nil, fmt.Errorf("listening for agents: %w", err)
 	}

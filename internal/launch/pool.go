@@ -26,8 +26,12 @@ func openPool(cfg AgentConfig, incarnation uint64, secret session.Secret, log *s
 	if err != nil {
 		return nil, err
 	}
-	gossip, err := rendezvous.StartGossip(rendezvous.GossipConfig{
-		Job: cfg.Job, Node: cfg.Node, Nodes: cfg.Nodes, Incarnation: incarnation, Key: key, Bind: cfg.Address, Log: log,
+	var gossip *rendezvous.Gossip
+	err = cfg.Ports.Try(func(port int) (err error) {
+		gossip, err = rendezvous.StartGossip(rendezvous.GossipConfig{
+			Job: cfg.Job, Node: cfg.Node, Nodes: cfg.Nodes, Incarnation: incarnation, Key: key, Bind: cfg.Address, Port: port, Log: log,
+		})
+		return err
 	})
 	if err != nil {
 		return nil, err

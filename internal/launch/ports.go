@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/mkrun/mkrun/internal/ports"
 )
 
 // portLease keeps a TCP port of this host for the ranks of one job: no other job of mkrun's takes it, whoever runs
@@ -26,8 +28,16 @@ const (
 	portTries       = 200
 )
 
-// leasePort finds a port on which nobody listens, at any address of this host.
-func leasePort(ctx context.Context) (*portLease, error) {
+// leasePort finds a port, within a range if one is given, on which nobody listens, at any address of this host.
+func leasePort(ctx context.Context, within ports.Range) (*portLease, error) {
+	if !within.Any() {
+		var lease *portLease
+		err := within.Try(func(port int) (err error) {
+			lease, err = tryLease(ctx, port)
+			return err
+		})
+		return lease, err
+	}
 	low, high := ephemeralPorts("/proc/sys/net/ipv4/ip_local_port_range")
 	below, above := max(0, low-firstLeasedPort), max(0, lastPort-high)
 	if below+above == 0 {

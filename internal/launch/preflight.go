@@ -93,7 +93,7 @@ func (m *machine) lookOrders() []order {
 	_, _ = rand.Read(nonce) // never fails
 	orders := make([]order, 0, len(m.nodes))
 	for node := range m.nodes {
-		look := checkLook{Dir: m.job.Dir, Output: m.job.OutputDir, Address: m.job.Hosts[node].Address, Nonce: nonce}
+		look := checkLook{Dir: m.job.Dir, Output: m.job.OutputDir, Address: m.job.Hosts[node].Address, Ports: m.job.Ports, Nonce: nonce}
 		if !m.job.Session {
 			look.Argv, look.Env = m.job.Argv, m.job.rankEnv(m.job.World.RankAt(node, 0), Attempt{})
 		}

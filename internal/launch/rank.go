@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/mkrun/mkrun/internal/engine"
+	"github.com/mkrun/mkrun/internal/ports"
 	"github.com/mkrun/mkrun/internal/session"
 	"github.com/mkrun/mkrun/internal/stdio"
 	"github.com/mkrun/mkrun/internal/version"
@@ -26,6 +27,7 @@ const attachLimit = 30 * time.Second
 type Place struct {
 	Rank    int
 	Address string // of its node, to listen on
+	Ports   ports.Range
 }
 
 // Execute runs what a job is for on one rank and returns the rank's report. When ctx ends it returns soon.
@@ -60,6 +62,9 @@ func Rank(ctx context.Context, stderr io.Writer, execute Execute) int {
 	}()
 	info := rank.Info()
 	at := Place{Rank: info.Rank}
+	if at.Ports, err = ports.OfRank(); err != nil {
+		return leave(ctx, rank, stderr, err)
+	}
 	for _, n := range info.Roster.GetNodes() {
 		if first := int(n.GetFirstRank()); info.Rank >= first && info.Rank < first+int(n.GetRanks()) {
 			at.Address = n.GetAddress()

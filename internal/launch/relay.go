@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"sync"
 
 	"github.com/mkrun/mkrun/internal/session"
@@ -76,8 +75,7 @@ func (a *agent) openRelay(ctx context.Context, secret session.Secret) error {
 	if first, end := a.cfg.tree().Children(a.cfg.Node); first == end {
 		return nil
 	}
-	var lc net.ListenConfig
-	listener, err := lc.Listen(ctx, "tcp", net.JoinHostPort(a.cfg.Address, "0"))
+	listener, err := a.cfg.Ports.Listen(ctx, a.cfg.Address)
 	if err != nil {
 		return fmt.Errorf("listening for agents: %w", err)
 	}

@@ -36,7 +36,7 @@ func (l *launcher) agentConfig(node int) AgentConfig {
 	cfg := AgentConfig{
 		Job: l.job.ID, Generation: firstGeneration, Nodes: len(l.job.Hosts), InheritEnv: l.job.Remote(),
 		Look:    l.job.Bind != "" && l.job.Bind != BindNone || l.job.GPUs != "" || l.job.GPUIsolate,
-		Parents: l.parents, Verbose: l.opts.Verbose, Radix: l.job.Radix, AgentPart: l.part(node),
+		Parents: l.parents, Verbose: l.opts.Verbose, Radix: l.job.Radix, Ports: l.job.Ports, AgentPart: l.part(node),
 	}
 	if l.job.spread() {
 		cfg.Interfaces = l.job.Interfaces
@@ -97,7 +97,7 @@ func (l *launcher) openWays(ctx context.Context) error {
 				}
 				return choose.reachable(job.Interfaces, job.Hosts, port)
 			}
-			joins, err := awaitJoins(ctx, *job.Join, addresses, log, l.opts.Log)
+			joins, err := awaitJoins(ctx, *job.Join, job.Ports, addresses, log, l.opts.Log)
 			if err != nil {
 				return err
 			}

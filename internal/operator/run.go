@@ -9,6 +9,7 @@ import (
 
 	"github.com/mkrun/mkrun/internal/engine"
 	"github.com/mkrun/mkrun/internal/plan"
+	"github.com/mkrun/mkrun/internal/ports"
 )
 
 // Status is how a rank's run ended.
@@ -55,7 +56,8 @@ type RankResult struct {
 // Rank is the place a run takes in a job.
 type Rank struct {
 	Rank       int
-	ListenAddr string // IP address where the rank takes connections of other nodes; "" = loopback
+	Ports      ports.Range // to take them on
+	ListenAddr string      // IP address where the rank takes connections of other nodes; "" = loopback
 	Bootstrap  engine.Bootstrap
 }
 
@@ -116,7 +118,7 @@ func run(ctx context.Context, eng engine.Engine, spec RunSpec, at Rank, result *
 	}
 	in, err := eng.Open(ctx, engine.Config{
 		Rank: at.Rank, Plan: p, Shape: spec.Shape, DType: spec.DType, Workers: spec.Workers, Tile: spec.Tile, CUDA: spec.CUDA, Device: device, Net: spec.Net,
-		ListenAddr: at.ListenAddr, WaitTimeout: spec.WaitTimeout, Bootstrap: at.Bootstrap,
+		ListenAddr: at.ListenAddr, Ports: at.Ports, WaitTimeout: spec.WaitTimeout, Bootstrap: at.Bootstrap,
 	})
 	if err != nil {
 		return err

@@ -9,7 +9,9 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
+	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/memberlist"
@@ -102,6 +104,9 @@ func StartGossip(cfg GossipConfig) (*Gossip, error) {
 	conf.Conflict = (*conflictDelegate)(g)
 	if g.list, err = memberlist.Create(conf); err != nil {
 		g.events.close()
+		if strings.Contains(err.Error(), syscall.EADDRINUSE.Error()) { // which memberlist tells in words only
+			err = fmt.Errorf("%w: %w", syscall.EADDRINUSE, err)
+		}
 		return nil, fmt.Errorf("gossip: opening %s port %d: %w", cfg.Bind, cfg.Port, err)
 	}
 	return g, nil

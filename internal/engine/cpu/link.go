@@ -65,7 +65,7 @@ func newNetwork(in *instance) (*network, error) {
 		host = "127.0.0.1"
 	}
 	var err error
-	if n.listener, err = net.Listen("tcp", net.JoinHostPort(host, "0")); err != nil {
+	if n.listener, err = in.cfg.Ports.Listen(context.Background(), host); err != nil {
 		return nil, fmt.Errorf("rank %d cannot listen for ranks of other nodes: %w", in.cfg.Rank, err)
 	}
 	n.wg.Go(n.accept)
