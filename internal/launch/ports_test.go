@@ -1,0 +1,61 @@
+package launch
+
+import (
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+)
+
+// A lease keeps other jobs from a port, but nobody from listening there.
+func TestPortLease(t *testing.T) {
+	var lease *portLease
+	var err error
+	port := 23456
+	for ; port < 23556; port++ { // something else may use one
+		if lease, err = tryLease(t.Context(), port); err == nil {
+			break
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if other, err := tryLease(t.Context(), port); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("a second lease of port %d: %v, %v", port, other, err)
+	}
+	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	if err != nil {
+		t.Fatalf("rank 0 cannot listen at its port: %v", err)
+	}
+	lease.close()
+	if other, err := tryLease(t.Context(), port); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("a lease of port %d, at which somebody listens: %v, %v", port, other, err)
+	}
+	_ = l.Close()
+	again, err := tryLease(t.Context(), port)
+	if err != nil {
+		t.Errorf("port %d is free again: %v", port, err)
+	}
+	again.close()
+}
+
+func TestEphemeralPorts(t *testing.T) {
+	dir := t.TempDir()
+	for text, want := range map[string][2]int{
+		"32768\t60999\n": {32768, 60999}, "1024 65535": {1024, 65535}, "": {32768, 60999}, "9 8": {32768, 60999}, "x y": {32768, 60999}, "1 70000": {32768, 60999},
+	} {
+		path := filepath.Join(dir, "range")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if low, high := ephemeralPorts(path); low != want[0] || high != want[1] {
+			t.Errorf("%q: %d to %d, want %v", text, low, high, want)
+		}
+	}
+	if low, high := ephemeralPorts(filepath.Join(dir, "none")); low != 32768 || high != 60999 {
+		t.Errorf("without the file: %d to %d", low, high)
+	}
+}
