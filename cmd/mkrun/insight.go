@@ -107,7 +107,11 @@ func showChecks(w io.Writer, job *launch.Job, checks []launch.Check) error {
 	for _, line := range launch.CheckLines(checks, job.World.Nodes(), doctor.OK, doctor.Warn) {
 		b.WriteString(line + "\n")
 	}
-	fmt.Fprintf(&b, "\nall %d agents came up and went; %d warnings; no rank was started\n", job.World.Nodes(), warnings)
+	agents := "the agent"
+	if n := job.World.Nodes(); n > 1 {
+		agents = fmt.Sprintf("all %d agents", n)
+	}
+	fmt.Fprintf(&b, "\n%s came up and went; %d warnings; no rank was started\n", agents, warnings)
 	_, err := io.WriteString(w, b.String())
 	return err
 }
