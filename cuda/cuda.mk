@@ -19,7 +19,7 @@ CUDA_KERNEL_OBJECTS := $(patsubst cuda/%.cu,$(CUDA_OUT)/%.o,$(wildcard cuda/kern
 CUDA_GPU_PROGRAMS := $(patsubst cuda/tests/gpu_%.cu,build/gpu_%,$(wildcard cuda/tests/gpu_*.cu))
 
 # Plans for the tests and benches, as NODESxRANKS-cCHUNKS; mkrun writes them.
-CUDA_PLAN_NAMES := 1x1-c1 1x2-c1 1x2-c3 1x4-c1 1x8-c1 2x1-c1 2x1-c16 2x1-c32 2x2-c1 2x2-c2 2x8-c1
+CUDA_PLAN_NAMES := 1x1-c1 1x2-c1 1x2-c3 1x4-c1 1x8-c1 2x1-c1 2x1-c4 2x1-c8 2x1-c16 2x2-c2 2x8-c1
 CUDA_PLANS := build/plans/written
 
 .PHONY: cuda cuda-test clean-cuda
@@ -75,7 +75,7 @@ $(CUDA_OUT)/sanitized/%.o: cuda/%.cpp $(CUDA_HEADERS) $(CUDA_ROOT_FILE)
 $(CUDA_OUT)/sanitized/%.o: cuda/%.c $(CUDA_HEADERS)
 	@mkdir -p $(@D)
 	$(CC) -std=c99 -pedantic $(CUDA_TEST_FLAGS) -c $< -o $@
-$(CUDA_OUT)/host_tests: $(CUDA_TEST_OBJECTS) $(CUDA_KERNEL_OBJECTS)
+$(CUDA_OUT)/host_tests: $(CUDA_TEST_OBJECTS) $(CUDA_KERNEL_OBJECTS) $(NET_OBJECTS)
 	$(CXX) $(CUDA_TEST_FLAGS) $^ -o $@ $(CUDA_LINK)
 
 cuda-test: $(CUDA_OUT)/host_tests $(CUDA_LIB) $(CUDA_PLANS)

@@ -12,7 +12,7 @@ mkdir -p "$out"
 rm -f "$out"/*.log "$out"/*.json
 
 program=build/gpu_ag_gemm
-if ! [ -x "$program" ] || ! [ -f build/libmkernel.so ]; then
+if ! [ -x "$program" ] || ! [ -f build/libmkernel.so ] || ! [ -f build/plans/written ]; then
   echo "gpu-check: build/ is empty, run 'make cuda' first" >&2
   exit 2
 fi
@@ -34,19 +34,23 @@ nvidia-smi --query-gpu=index,name,driver_version,power.limit,clocks.max.sm --for
 nvidia-smi topo -m 2>/dev/null | head -n $((gpus + 1))
 
 for n in $(seq 1 "$ranks"); do step 90 "ranks$n.log" "$program" "$n"; done
-[ "$ranks" -gt 1 ] && step 60 "dead-peer.log" "$program" "$ranks" dead
-step 60 example.log build/example_ag_gemm "$ranks"
+if [ "$ranks" -gt 1 ]; then
+  step 60 "dead-peer.log" "$program" "$ranks" dead
+  step 60 "3-chunks.log" "$program" "$ranks" brief 3
+  step 60 "2x1.log" "$program" 2 brief 16 2  # two emulated nodes
+  step 60 "2x1-dead.log" "$program" 2 dead 16 2
+fi
+step 60 example.log build/example_ag_gemm "$ranks" "build/plans/ag_gemm-1x$ranks-c1"
 [ -s "$out/example.log" ] && ! grep -qv ' 0 of ' "$out/example.log" && echo "$ranks passed, 0 failed" >> "$out/example.log"
 
-# More ranks than GPUs: MPS gives each its share of the SMs. Its daemon lives for these two runs only.
+# More ranks than GPUs, in one node and in two emulated ones. The MPS daemon lives for these runs only.
 if [ "$ranks" -gt 1 ] && command -v nvidia-cuda-mps-control > /dev/null; then
   CUDA_MPS_PIPE_DIRECTORY=$(mktemp -d) CUDA_MPS_LOG_DIRECTORY=$(mktemp -d)
   export CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
   if nvidia-cuda-mps-control -d; then
-    for per_gpu in 2 4; do
-      CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=$((100 / per_gpu)) step 90 "ranks$((per_gpu * ranks))-mps.log" \
-        "$program" $((per_gpu * ranks))
-    done
+    for n in 4 8; do step 90 "ranks$n-mps.log" "$program" "$n" brief; done
+    step 90 2x2-mps.log "$program" 4 brief 2 2
+    step 120 2x8-mps.log "$program" 16 brief 1 2
     echo quit | nvidia-cuda-mps-control > /dev/null
   fi
   rm -rf "$CUDA_MPS_PIPE_DIRECTORY" "$CUDA_MPS_LOG_DIRECTORY"
@@ -65,6 +69,8 @@ step 90 gemm-queued.txt "${bench[@]}" gemm --rounds 4 --queued 0.2 --json "$out/
 if [ "$ranks" -gt 1 ]; then
   step 120 ag-eager.txt "${bench[@]}" ag --rounds 4 --configs "" "mover=sm" "mover=ce" --json "$out/ag-eager.json"
   step 120 ag-queued.txt "${bench[@]}" ag --rounds 4 --queued 0.9 --configs "" "mover=sm" "mover=ce" --json "$out/ag-queued.json"
+  step 90 ag-nodes.txt "${bench[@]}" ag --rounds 3 --nodes 2 --net 50 --shapes 8192,4096,8192:chunks=8 8192,8192,8192:chunks=8 \
+    --json "$out/ag-nodes.json"
 fi
 grep -h -E "WRONG|FAILED|failed" "$out"/*.txt && failed=1
 

@@ -10,6 +10,8 @@ namespace mk {
 
 constexpr int kMostSegments = 64;
 constexpr int kMostCopies = 32;   // carried by SMs; the copy engine takes any number
+constexpr int kMostSends = 32;
+constexpr int kMostNotices = 32;
 constexpr int kMostRaises = 96;
 constexpr uint32_t kNoFlag = UINT32_MAX;
 
@@ -39,6 +41,24 @@ struct Copy {
   uint32_t arrived_field;
   uint32_t raise;     // field at the peer
   uint32_t reserved;
+};
+
+// Rows of the own shard for a rank of another node, with a stamp that follows them.
+struct Send {
+  int32_t peer;
+  int32_t row, rows;  // of the peer's landing buffer
+  int32_t own_row;    // of the own shard
+  FlagWait credit;    // the readers there are done with what the call before brought
+  uint32_t raise;     // stamp at the peer
+};
+
+// Stamps at a rank of another node, at the end of a call and once own flags have come: flag i of `wait` and on for stamp i
+// of `raise` and on.
+struct Notice {
+  int32_t peer;
+  FlagWait wait;
+  uint32_t raise;
+  uint32_t words;
 };
 
 // A flag raised at the end of a call.

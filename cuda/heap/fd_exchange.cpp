@@ -15,6 +15,7 @@ namespace mk {
 namespace {
 
 constexpr int kPatienceMs = 30000;
+constexpr int kRetryMs = 5;
 
 struct Address {
   char name[32];  // of the abstract socket
@@ -46,7 +47,8 @@ union Control {
   char space[CMSG_SPACE(sizeof(int))];
 };
 
-void send_descriptor(int socket, const Address& to, int rank, int descriptor) {
+// False if the receiver's queue is full: it holds ten messages, and a receiver that is sending does not empty it.
+bool try_send_descriptor(int socket, const Address& to, int rank, int descriptor) {
   Message message = {to.key, rank};
   iovec part = {&message, sizeof message};
   sockaddr_un name;
@@ -63,17 +65,20 @@ void send_descriptor(int socket, const Address& to, int rank, int descriptor) {
   h->cmsg_type = SCM_RIGHTS;
   h->cmsg_len = CMSG_LEN(sizeof(int));
   memcpy(CMSG_DATA(h), &descriptor, sizeof descriptor);
-  while (sendmsg(socket, &m, 0) < 0)
+  while (sendmsg(socket, &m, MSG_DONTWAIT) < 0) {
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return false;
     if (errno != EINTR) fail(MK_ERROR_BOOTSTRAP, "cannot pass a memory handle to another rank: %s", strerror(errno));
+  }
+  return true;
 }
 
-// One message; -1 if it came from a stranger.
-int receive_descriptor(int socket, uint64_t key, int world, int* rank) {
+// One message; -1 if none came in time, or it came from a stranger.
+int receive_descriptor(int socket, uint64_t key, int world, int milliseconds, int* rank) {
   pollfd p = {socket, POLLIN, 0};
   int n;
-  while ((n = poll(&p, 1, kPatienceMs)) < 0 && errno == EINTR) {
+  while ((n = poll(&p, 1, milliseconds)) < 0 && errno == EINTR) {
   }
-  if (n <= 0) fail(MK_ERROR_BOOTSTRAP, "no memory handle from another rank within %d s", kPatienceMs / 1000);
+  if (n <= 0) return -1;
   Message message = {};
   iovec part = {&message, sizeof message};
   Control control = {};
@@ -112,13 +117,18 @@ std::vector<int> exchange_descriptors(int own, int rank, int world, mk_allgather
 
   std::vector<Address> all(world);
   if (allgather(user, &mine, all.data(), sizeof mine) != 0) fail(MK_ERROR_BOOTSTRAP, "the all-gather callback failed");
-  for (int r = 0; r < world; ++r)
-    if (r != rank) send_descriptor(socket.fd, all[r], rank, own);
   try {
-    for (int missing = world - 1; missing > 0;) {
+    int sent = 0, waited = 0;
+    for (int missing = world - 1; missing > 0 || sent < world - 1;) {
+      while (sent < world - 1 && try_send_descriptor(socket.fd, all[(rank + 1 + sent) % world], rank, own)) ++sent;
+      if (missing == 0 && sent == world - 1) break;
       int from = -1;
-      const int descriptor = receive_descriptor(socket.fd, mine.key, world, &from);
-      if (descriptor < 0) continue;
+      const int descriptor = receive_descriptor(socket.fd, mine.key, world, kRetryMs, &from);
+      if (descriptor < 0) {
+        if ((waited += kRetryMs) > kPatienceMs)
+          fail(MK_ERROR_BOOTSTRAP, "memory handles of %d ranks did not come, or could not be passed, within %d s", missing, kPatienceMs / 1000);
+        continue;
+      }
       if (from == rank || result[from] >= 0) {
         close(descriptor);
         continue;

@@ -31,6 +31,7 @@ class SymmetricHeap {
   SymmetricHeap& operator=(const SymmetricHeap&) = delete;
 
   char* base(int rank) const { return reinterpret_cast<char*>(blocks_[rank].address); }
+  uint64_t bytes() const { return bytes_; }
   OffsetAllocator& offsets() { return offsets_; }
 
  private:

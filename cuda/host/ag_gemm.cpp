@@ -3,11 +3,8 @@
 #include <memory>
 #include <vector>
 
-#include "host/ag_gemm_config.h"
-#include "host/ag_gemm_plan.h"
-#include "host/context.h"
+#include "host/ag_gemm_op.h"
 #include "host/error.h"
-#include "kernels/ag_gemm.h"
 #include "kernels/gemm_tile.h"
 
 namespace {
@@ -21,176 +18,8 @@ constexpr uint64_t kSumFlagBytes = kMostSms * mk::kConsumerGroups * sizeof(uint6
 
 }  // namespace
 
-struct mk_ag_gemm {
-  mk_context* context = nullptr;
-  mk::AgGemmPlan plan;
-  mk_ag_gemm_desc capacity = {};       // its plan pointer is the caller's
-  std::vector<uint64_t> flag_words;    // first word of each of the plan's flags
-  uint64_t control_at = 0, flags_at = 0, sum_flags_at = 0, landing_at = 0;  // heap offsets
-  mk::WaitRecord* record = nullptr;
-  uint64_t* abort_word = nullptr;  // pinned: what mk_ag_gemm_abort copies
-  int64_t* waited = nullptr;
-  float4* sums = nullptr;  // of the parts of split tiles
-  int resident[2][2] = {};  // CTAs that fit on the GPU, by tile_n / 256 and cluster - 1
-  int last_ctas = 0, last_push_ctas = 0, last_copies = 0, last_launches = 0;  // of the last call, for mk_ag_gemm_waited
-  cudaStream_t copy = nullptr;
-  cudaStream_t aborting = nullptr;
-  cudaEvent_t fork = nullptr;
-  cudaEvent_t join = nullptr;
-
-  ~mk_ag_gemm() {
-    if (copy != nullptr) cudaStreamDestroy(copy);
-    if (aborting != nullptr) cudaStreamDestroy(aborting);
-    if (fork != nullptr) cudaEventDestroy(fork);
-    if (join != nullptr) cudaEventDestroy(join);
-    if (waited != nullptr) cudaFree(waited);
-    if (sums != nullptr) cudaFree(sums);
-    if (abort_word != nullptr) cudaFreeHost(abort_word);
-    mk::free_wait_record(record);
-  }
-  mk::AgGemmMachine machine() const {
-    return {context->world, context->sms, context->sharers, plan.chunks(), plan.passes_on()};
-  }
-  uint64_t flag_bytes() const { return flag_words.back() * sizeof(uint64_t); }
-};
-
 namespace mk {
 namespace {
-
-// Columns x rows of 16-bit elements, cut into boxes of 64 columns, 128-byte swizzled.
-CUtensorMap tensor_map(const Driver& driver, const void* base, Element element, int64_t columns, int64_t rows, int64_t pitch,
-                       int box_rows, const char* what) {
-  CUtensorMap map;
-  const cuuint64_t extent[3] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows), 1};
-  const cuuint64_t stride[2] = {static_cast<cuuint64_t>(pitch) * 2, static_cast<cuuint64_t>(rows * pitch) * 2};
-  const cuuint32_t box[3] = {kStepK, static_cast<cuuint32_t>(box_rows), 1};
-  const cuuint32_t step[3] = {1, 1, 1};
-  driver.check(driver.encode_tiled(
-                   &map, element == Element::kBf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 3,
-                   const_cast<void*>(base), extent, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                   CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
-               what);
-  return map;
-}
-
-// The parts of the parameters that follow from the plan.
-void fill_schedule(AgGemmParams& p, const Schedule& s, const mk_ag_gemm& op, const mk_ag_gemm_config& c) {
-  if (s.segments.size() > kMostSegments || s.raises.size() > kMostRaises)
-    fail(MK_ERROR_UNSUPPORTED, "the plan has %zu segments and %zu flags to raise on rank %d, this kernel takes %d and %d: plan "
-         "fewer chunks", s.segments.size(), s.raises.size(), op.context->rank, kMostSegments, kMostRaises);
-  uint32_t units = 0;
-  for (const Segment& segment : s.segments) {
-    Segment& out = p.segments[p.segment_count++] = segment;
-    units += static_cast<uint32_t>(ceil_div(segment.rows, int64_t{kTileM} * c.cluster) * p.tiles.n_tiles);
-    out.end = units;
-  }
-  p.units = p.merged ? static_cast<uint32_t>(p.tiles.n_tiles) : units;
-  for (const Raise& raise : s.raises) p.raises[p.raise_count++] = raise;
-}
-
-AgGemmParams make_params(const mk_ag_gemm& op, const mk_ag_gemm_args& a, const mk_ag_gemm_config& c, const Schedule& s) {
-  const mk_context& context = *op.context;
-  const Element element = static_cast<Element>(a.element);
-  const Driver& d = context.driver;
-  AgGemmParams p = {};
-  p.merged = ag_gemm_merged(a, c, op.machine()) && a.n > 0;
-  p.tiles.group = std::max(1, c.raster_group / c.cluster);
-  p.tiles.n_tiles = static_cast<int32_t>(ceil_div(a.n, c.tile_n));
-  p.gate = ag_gemm_gate(a, c);
-  fill_schedule(p, s, op, c);
-  for (int r = 0; r < context.world; ++r)
-    p.flags[r] = reinterpret_cast<uint64_t*>(context.heap->base(r) + op.flags_at);
-
-  const int a_box = p.merged ? static_cast<int>(a.m / context.world) : kTileM;
-  char* landing = context.heap->base(context.rank) + op.landing_at;
-  // A map needs some memory; one that no load uses stands for what has no rows.
-  if (context.world > 1) {
-    p.landing = tensor_map(d, landing, element, a.k, a.m, a.k, a_box, "tensor map of the landing buffer");
-    p.passed = tensor_map(d, landing, element, a.k, a.m, a.k, kTileM, "tensor map of the landing buffer");
-  }
-  p.a = p.landing;
-  if (s.own_rows > 0) {
-    p.a = tensor_map(d, a.a, element, a.k, s.own_rows, a.lda, a_box, "tensor map of a");
-    p.own = tensor_map(d, a.a, element, a.k, s.own_rows, a.lda, kTileM, "tensor map of a");
-  }
-  if (context.world == 1) p.landing = p.a;
-  p.b = p.c = p.a;
-  if (a.n > 0) {
-    p.b = tensor_map(d, a.b, element, a.k, a.n, a.ldb, c.tile_n / c.cluster, "tensor map of b");
-    p.c = tensor_map(d, a.c, element, a.n, a.m, a.ldc, kGroupM, "tensor map of c");
-  }
-  if (c.mover == MK_MOVER_SM && !s.copies.empty()) {
-    if (s.copies.size() > kMostCopies)
-      fail(MK_ERROR_UNSUPPORTED, "the plan has %zu copies on rank %d, this kernel takes %d: plan fewer chunks, or use the ce mover",
-           s.copies.size(), context.rank, kMostCopies);
-    p.push = {c.push_group, c.push_ctas};
-    for (const Copy& copy : s.copies) {
-      p.destination[p.copy_count] = tensor_map(d, context.heap->base(copy.peer) + op.landing_at + int64_t{copy.row} * a.k * 2, element,
-                                               a.k, copy.rows, a.k, kTileM, "tensor map of a peer's landing buffer");
-      p.copies[p.copy_count++] = copy;
-    }
-  }
-  p.wait = wait_context(context, op.control_at, op.record);
-  p.waited = op.waited;
-  p.c_base = a.c;
-  p.c_pitch = a.ldc;
-  p.m = static_cast<int32_t>(a.m);
-  p.n = static_cast<int32_t>(a.n);
-  p.k_steps = static_cast<int32_t>(ceil_div(a.k, kStepK));
-  p.split.parts = c.split_k;
-  p.split.steps = static_cast<int32_t>(ceil_div(p.k_steps, c.split_k));
-  p.split.sums = op.sums;
-  p.split.flags = reinterpret_cast<uint64_t*>(context.heap->base(context.rank) + op.sum_flags_at);
-  return p;
-}
-
-// Mover `ce`: the copies of the plan in their order, in chunks, each followed by a copy of the stamp on the same stream
-// (ordering the flag from a second stream costs more than it hides).
-void copy_shards(mk_ag_gemm& op, const AgGemmParams& p, const mk_ag_gemm_args& a, const mk_ag_gemm_config& c, const Schedule& s) {
-  const mk_context& context = *op.context;
-  const StampGrid& g = p.gate;
-  const uint64_t* stamp = p.wait.control[context.rank]->stamp;
-  for (const Copy& copy : s.copies) {
-    char* landing = context.heap->base(copy.peer) + op.landing_at + int64_t{copy.row} * a.k * 2;
-    const char* own = static_cast<const char*>(a.a) + copy.own_row * a.lda * 2;
-    uint64_t* stamps = p.flags[copy.peer] + copy.raise;
-    for (const CopyChunk& chunk : ag_gemm_copies(g, copy.rows)) {
-      const int64_t row = int64_t{chunk.row_block} * c.row_block, column = int64_t{chunk.k_block} * c.k_block;
-      const int64_t rows = std::min<int64_t>(c.row_block, copy.rows - row);
-      const int64_t columns = std::min(int64_t{chunk.k_blocks} * c.k_block, a.k - column);
-      const char* from = own + (row * a.lda + column) * 2;
-      char* to = landing + (row * a.k + column) * 2;
-      if (columns == a.k && columns == a.lda) {
-        check_cuda(cudaMemcpyAsync(to, from, rows * a.k * 2, cudaMemcpyDefault, op.copy), "copying to a peer");
-      } else {
-        check_cuda(cudaMemcpy2DAsync(to, a.k * 2, from, a.lda * 2, columns * 2, rows, cudaMemcpyDefault, op.copy),
-                   "copying to a peer");
-      }
-      ++op.last_launches;
-      for (int32_t at = 0; at < chunk.k_blocks; at += kStampRun) {
-        const int32_t count = std::min(kStampRun, chunk.k_blocks - at);
-        check_cuda(cudaMemcpyAsync(stamps + stamp_index(g, chunk.row_block, chunk.k_block + at), stamp,
-                                   count * sizeof(uint64_t), cudaMemcpyDefault, op.copy),
-                   "raising a peer's flags");
-        ++op.last_launches;
-      }
-    }
-  }
-}
-
-// Each credit once: the chunks of a shard have one for all peers.
-CopyCredits copy_credits(const mk_ag_gemm& op, const AgGemmParams& p, const Schedule& s) {
-  CopyCredits credits = {};
-  credits.flags = p.flags[op.context->rank];
-  credits.waited = op.waited;
-  for (const Copy& copy : s.copies) {
-    const auto same = [&](const FlagWait& f) { return f.flag == copy.free.flag; };
-    if (copy.free.flag == kNoFlag || std::any_of(credits.free, credits.free + credits.count, same)) continue;
-    if (credits.count == kMostCopies) fail(MK_ERROR_UNSUPPORTED, "the plan has more than %d credits: plan fewer chunks", kMostCopies);
-    credits.free[credits.count++] = copy.free;
-  }
-  return credits;
-}
 
 void launch(mk_ag_gemm& op, const mk_ag_gemm_args& a, const mk_ag_gemm_config& wanted, cudaStream_t stream) {
   const mk_context& context = *op.context;
@@ -212,7 +41,7 @@ void launch(mk_ag_gemm& op, const mk_ag_gemm_args& a, const mk_ag_gemm_config& w
   const Schedule s = op.plan.evaluate(a.m, a.n, a.k, op.flag_words);
   const AgGemmParams p = make_params(op, a, c, s);
   const bool copies = c.mover == MK_MOVER_CE && !s.copies.empty();
-  op.last_ctas = ctas, op.last_push_ctas = p.push.ctas, op.last_copies = copies;
+  op.last_ctas = ctas, op.last_push_ctas = p.push.ctas, op.last_copies = copies, op.last_sends = p.send_count > 0;
   op.last_launches = copies ? 2 : 1;  // kernels; copy_shards counts the rest
   if (copies) {
     check_cuda(ag_gemm_prologue_launch(p.wait, copy_credits(op, p, s), stream), "launching the prologue");
@@ -332,12 +161,13 @@ int mk_ag_gemm_create(mk_context* context, const mk_ag_gemm_desc* desc, mk_ag_ge
     mk::check_cuda(cudaMalloc(&op->waited, kMostCtas * mk::kRoles * sizeof(int64_t)), "device memory");
     mk::check_cuda(cudaMemset(op->waited, 0, kMostCtas * mk::kRoles * sizeof(int64_t)), "device memory");
     mk::check_cuda(cudaStreamCreateWithFlags(&op->copy, cudaStreamNonBlocking), "copy stream");
-    mk::check_cuda(cudaStreamCreateWithFlags(&op->aborting, cudaStreamNonBlocking), "stream for aborts");
+    op->aborting = mk::make_urgent_stream("stream for aborts");
     mk::check_cuda(cudaEventCreateWithFlags(&op->fork, cudaEventDisableTiming), "copy event");
     mk::check_cuda(cudaEventCreateWithFlags(&op->join, cudaEventDisableTiming), "copy event");
     mk::prepare_kernels(*op);
     mk::check_cuda(cudaDeviceSynchronize(), "waiting for the device");
     mk::check_same_offsets(*context, *op);
+    if (context->network) context->network->watch(op->abort_words());
     *out = op.release();
   });
 }
@@ -348,6 +178,7 @@ int mk_ag_gemm_destroy(mk_ag_gemm* op, mk_error* error) {
     const std::unique_ptr<mk_ag_gemm> owned(op);
     const mk::DeviceGuard guard(op->context->device);
     mk::check_cuda(cudaDeviceSynchronize(), "waiting for the device");
+    if (op->context->network) op->context->network->forget(op->abort_words());
     mk::host_barrier(*op->context);
   });
 }
@@ -402,6 +233,10 @@ int mk_ag_gemm_status(mk_ag_gemm* op, mk_wait_record* record, mk_error* error) {
     mk::check_cuda(cudaMemcpy(&abort, c.heap->base(c.rank) + op->control_at + offsetof(mk::Control, abort), sizeof abort,
                               cudaMemcpyDeviceToHost),
                    "reading the abort word");
+    if (c.network) c.network->check();
+    if (seen->valid && flag == MK_NO_FLAG)
+      mk::fail(MK_ERROR_ABORTED, "rank %u, CTA %u: %s waited more than %.3g s for this rank's own GPU or proxy", seen->rank,
+               seen->cta, mk::role_name(seen->role), 1e-9 * double(c.timeout_ns));
     if (seen->valid)
       mk::fail(MK_ERROR_ABORTED, "rank %u, CTA %u: %s waited more than %.3g s for flag %d, block %u, of the plan (heap offset %llu): "
                "it is %llu, %llu was wanted", seen->rank, seen->cta, mk::role_name(seen->role), 1e-9 * double(c.timeout_ns),
@@ -417,11 +252,11 @@ int mk_ag_gemm_abort(mk_ag_gemm* op, mk_error* error) {
     const mk_context& c = *op->context;
     const mk::DeviceGuard guard(c.device);
     // Copies from pinned memory progress beside kernels that fill the GPU.
-    for (const uint64_t control : {op->control_at, c.barrier_at})
-      for (int r = 0; r < c.world; ++r)
-        mk::check_cuda(cudaMemcpyAsync(c.heap->base(r) + control + offsetof(mk::Control, abort), op->abort_word,
-                                       sizeof *op->abort_word, cudaMemcpyDefault, op->aborting),
-                       "setting the abort word");
+    std::vector<char*> words = op->abort_words();
+    for (int r = 0; r < c.world; ++r) words.push_back(c.heap->base(r) + c.barrier_at + offsetof(mk::Control, abort));
+    for (char* word : words)
+      mk::check_cuda(cudaMemcpyAsync(word, op->abort_word, sizeof *op->abort_word, cudaMemcpyDefault, op->aborting),
+                     "setting the abort word");
     mk::check_cuda(cudaStreamSynchronize(op->aborting), "setting the abort word");
   });
 }
@@ -432,7 +267,11 @@ int mk_ag_gemm_reset(mk_ag_gemm* op, mk_error* error) {
     const mk_context& c = *op->context;
     const mk::DeviceGuard guard(c.device);
     mk::check_cuda(cudaDeviceSynchronize(), "waiting for the device");
-    mk::host_barrier(c);  // nobody writes flags any more
+    mk::host_barrier(c);  // no kernel writes flags any more
+    if (c.network) {
+      c.network->reset();
+      mk::host_barrier(c);  // and no proxy
+    }
     char* base = c.heap->base(c.rank);
     for (const uint64_t control : {op->control_at, c.barrier_at})
       mk::check_cuda(cudaMemset(base + control, 0, sizeof(mk::Control)), "clearing the control block");
@@ -457,7 +296,7 @@ int mk_ag_gemm_waited(mk_ag_gemm* op, mk_ag_gemm_waits* waits, mk_error* error) 
     std::vector<int64_t> cycles(size_t(ctas) * mk::kRoles);
     mk::check_cuda(cudaMemcpy(cycles.data(), op->waited, cycles.size() * sizeof(int64_t), cudaMemcpyDeviceToHost),
                    "reading the waiting times");
-    const int with_role[mk::kRoles] = {ctas, ctas, op->last_push_ctas, op->last_copies};
+    const int with_role[mk::kRoles] = {ctas, ctas, op->last_push_ctas, op->last_copies, 0, 0, op->last_sends};
     for (int role = mk::kRoleNone; role < int(mk::kRoles); ++role) {
       int64_t sum = 0, most = 0;
       for (int cta = 0; cta < with_role[role]; ++cta) {

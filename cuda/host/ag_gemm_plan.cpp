@@ -149,7 +149,7 @@ Schedule AgGemmPlan::evaluate(int64_t m, int64_t n, int64_t k, const std::vector
       const bool transfer = t.kind == MK_TASK_COPY || t.kind == MK_TASK_SEND;
       if (t.kind == MK_TASK_NOTIFY || (transfer && signal.rank == t.peer)) {
         at_peer = word(signal.flag);
-        if (t.kind == MK_TASK_NOTIFY) s.notices.push_back({static_cast<int32_t>(signal.rank), wait(t, 0), at_peer});
+        if (t.kind == MK_TASK_NOTIFY) s.notices.push_back({static_cast<int32_t>(signal.rank), wait(t, 0), at_peer, 1});
       } else {
         s.raises.push_back({static_cast<int32_t>(signal.rank), word(signal.flag), plan_.flags[signal.flag].kind == MK_FLAG_COUNTER});
       }

@@ -10,22 +10,6 @@
 
 namespace mk {
 
-// A message to a rank of another node: rows of the own shard, then a stamp.
-struct Send {
-  int32_t peer;
-  int32_t row, rows;
-  int32_t own_row;
-  FlagWait credit;
-  uint32_t raise;
-};
-
-// A stamp at a rank of another node, once own flags have come.
-struct Notice {
-  int32_t peer;
-  FlagWait wait;
-  uint32_t raise;
-};
-
 // What the plan says for one call; `end` of the segments is left to who knows the tiles.
 struct Schedule {
   int64_t own_row, own_rows;  // of the shard
@@ -46,7 +30,6 @@ class AgGemmPlan {
   int chunks() const { return static_cast<int>(plan_.chunks); }
   std::vector<int32_t> node_ranks() const;
   bool passes_on() const { return passes_on_; }  // some copies are of rows that came from another rank
-  bool sends() const { return plan_.queues[MK_ROLE_SEND].count > 0; }
 
   // First word of each flag, and at the end how many words there are, for calls up to these sizes.
   std::vector<uint64_t> flag_words(int64_t max_m, int64_t max_k) const;

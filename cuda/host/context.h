@@ -6,6 +6,7 @@
 #include "comm/control.h"
 #include "heap/symmetric_heap.h"
 #include "host/driver.h"
+#include "host/network.h"
 #include "include/mkernel.h"
 
 struct mk_context {
@@ -15,11 +16,13 @@ struct mk_context {
   int sms = 0;
   int sharers = 1;  // most ranks on one GPU
   std::vector<int32_t> node_ranks;  // ranks of each node
+  std::vector<bool> same_gpu;       // [r]: rank r is on this rank's GPU
   uint64_t timeout_ns = 0;
   mk_allgather allgather = nullptr;
   void* user = nullptr;
   mk::Driver driver = {};
   std::unique_ptr<mk::SymmetricHeap> heap;
+  std::unique_ptr<mk::NodeNetwork> network;  // null: one node
   uint64_t barrier_at = 0;  // heap offset of the control block of mk_barrier
   mk::WaitRecord* barrier_record = nullptr;
 
@@ -40,6 +43,10 @@ class DeviceGuard {
 
 WaitRecord* make_wait_record();  // host-mapped; throws Error
 void free_wait_record(WaitRecord* record);
+
+// A stream of the highest priority: it shares no hardware queue with a caller's streams, where kernels that wait for what
+// this stream brings may stand first. Throws Error.
+cudaStream_t make_urgent_stream(const char* what);
 
 // All ranks have called it when it returns; throws Error.
 void host_barrier(const mk_context& c);

@@ -6,6 +6,7 @@
 #include "comm/control.h"
 #include "comm/push.h"
 #include "comm/schedule.h"
+#include "comm/send.h"
 #include "kernels/split_k.h"
 #include "kernels/tile_order.h"
 
@@ -30,12 +31,15 @@ struct AgGemmParams {
   CUtensorMap destination[kMostCopies];  // of each copy: its rows in the peer's landing buffer, (K, rows)
   Segment segments[kMostSegments];
   Copy copies[kMostCopies];
+  Send sends[kMostSends];
+  Notice notices[kMostNotices];
   Raise raises[kMostRaises];
   uint64_t* flags[kMaxRanks];  // of the plan, of every rank whose memory is mapped; [rank]: the own ones
-  int32_t segment_count, copy_count, raise_count;
+  int32_t segment_count, copy_count, send_count, notice_count, raise_count;
   TileGrid tiles;       // of a segment; its m_units follow from the rows
   StampGrid gate;       // granularity of fields of flags in this launch
   PushPlan push;
+  SendSpace send;
   WaitContext wait;
   SplitK split;
   void* c_base;         // C for the tiles that TMA cannot cut off where N or a segment's rows end

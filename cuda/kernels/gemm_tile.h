@@ -6,10 +6,10 @@ namespace mk {
 
 constexpr int kWarpgroup = 128;
 
-// Roles of a CTA, by warpgroup: 0 loads (warp 0) and pushes (warp 1), 1 and 2 multiply and store.
+// Roles of a CTA, by warpgroup: 0 loads (warp 0), pushes (warp 1) and, in CTA 0, sends (warp 2); 1 and 2 multiply and store.
 constexpr int kConsumerGroups = 2;
 constexpr int kThreads = (1 + kConsumerGroups) * kWarpgroup;
-enum ProducerWarp : int { kLoadWarp = 0, kPushWarp = 1 };
+enum ProducerWarp : int { kLoadWarp = 0, kPushWarp = 1, kSendWarp = 2 };
 
 // Registers per thread after setmaxnreg; the sum must fit what the launch bound gives (168 a thread).
 constexpr int kProducerRegisters = 72;

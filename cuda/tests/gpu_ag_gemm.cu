@@ -1,94 +1,28 @@
 // ag_gemm on real GPUs: every answer against an fp32 reference, repeats against the first answer bit by bit, faults.
-// Usage: gpu_ag_gemm [ranks] [all | quick | dead | brief] [chunks]. One process per rank, rank r on GPU r modulo their number
+// Usage: gpu_ag_gemm [ranks] [all | quick | dead | brief | memset] [chunks] [nodes]. One process per rank, rank r on GPU r modulo their number
 // (more ranks than GPUs need MPS). `quick` is for sanitizers, `brief` a few of each; `dead` kills the last rank before the
-// others' first call. Ends with "N passed, N failed". Plans are read from the folder of the program (tests/plans.h).
+// others' first call, `memset` only repeats, with memsets by copy engines queued between the calls. More than one node is emulated. Ends with "N passed, N failed". Plans are read from the folder of the program (tests/plans.h).
+#include <algorithm>
 #include <functional>
 #include <string>
 
 #include "include/mkernel.h"
-#include "tests/gpu_data.cuh"
+#include "tests/gpu_operands.cuh"
 #include "tests/plans.h"
 #include "tests/ranks.h"
 
 namespace {
 
 using test::cuda;
-
-struct Problem {
-  int64_t m, n, k;
-  int64_t extra = 0;  // added to each leading dimension
-};
-
-// Operands of one problem; C has a guard band of NaN after its rows and columns.
-template <typename T>
-struct Operands {
-  Problem p;
-  int rank, world;
-  int64_t lda, ldb, ldc, first, rows;  // rows of the shard, and which is its first
-  T *a, *gathered, *b, *c;
-  float* reference = nullptr;
-  static constexpr int64_t kGuardRows = 8;
-
-  Operands(const Problem& problem, int rank_, int world_, uint64_t seed) : p(problem), rank(rank_), world(world_) {
-    lda = p.k + p.extra, ldb = p.k + p.extra, ldc = (p.n + 7) / 8 * 8 + p.extra;
-    first = p.m * rank / world, rows = p.m * (rank + 1) / world - first;
-    const auto make = [](T** to, int64_t elements) { cuda(cudaMalloc(to, (elements + 8) * sizeof(T)), "operand"); };
-    make(&a, rows * lda);
-    make(&gathered, p.m * p.k);
-    make(&b, p.n * ldb);
-    make(&c, (p.m + kGuardRows) * ldc);
-    test::fill_normal<<<512, 256>>>(b, p.n, p.k, ldb, 0, 77 + rank);
-    set_a(seed);
-  }
-  ~Operands() {
-    cudaFree(a), cudaFree(gathered), cudaFree(b), cudaFree(c), cudaFree(reference);
-  }
-  void set_a(uint64_t seed) {
-    test::fill_normal<<<512, 256>>>(a, rows, p.k, lda, first, seed);
-    test::fill_normal<<<512, 256>>>(gathered, p.m, p.k, p.k, 0, seed);
-    cuda(cudaDeviceSynchronize(), "operands");
-  }
-  // Waits: the calls run on a stream that this memset would not order.
-  void poison() {
-    cuda(cudaMemset(c, 0xFF, (p.m + kGuardRows) * ldc * sizeof(T)), "poison");
-    cuda(cudaDeviceSynchronize(), "poison");
-  }
-  mk_ag_gemm_args args() const {
-    mk_ag_gemm_args x;
-    MK_INIT(&x);
-    x.m = p.m, x.n = p.n, x.k = p.k, x.a = a, x.b = b, x.c = c, x.lda = lda, x.ldb = ldb, x.ldc = ldc;
-    x.element = std::is_same<T, __half>::value ? MK_F16 : MK_BF16;
-    return x;
-  }
-  test::Difference difference() {
-    if (p.m == 0 || p.n == 0) return {};
-    if (reference == nullptr) {
-      cuda(cudaMalloc(&reference, p.m * p.n * sizeof(float)), "reference");
-      const dim3 grid((p.n + 15) / 16, (p.m + 15) / 16);
-      test::reference_product<<<grid, dim3(16, 16)>>>(reference, gathered, p.k, b, ldb, p.m, p.n, p.k);
-      cuda(cudaDeviceSynchronize(), "reference");
-    }
-    return test::compare(c, ldc, reference, p.m, p.n);
-  }
-  // Words outside C that were written.
-  unsigned long long guard_written() const {
-    unsigned long long *count, host = 0;
-    cuda(cudaMalloc(&count, 8), "count");
-    cuda(cudaMemset(count, 0, 8), "count");
-    const uint16_t* w = reinterpret_cast<const uint16_t*>(c);
-    test::count_different<<<64, 256>>>(count, w + p.m * ldc, ldc, nullptr, 0, 0xFFFF, kGuardRows, ldc);
-    if (ldc > p.n && p.m > 0) test::count_different<<<64, 256>>>(count, w + p.n, ldc, nullptr, 0, 0xFFFF, p.m, ldc - p.n);
-    cuda(cudaMemcpy(&host, count, 8, cudaMemcpyDeviceToHost), "count");
-    cudaFree(count);
-    return host;
-  }
-};
+using test::Operands;
+using test::Problem;
 
 struct Suite {
   test::Rank rank;
   std::string mode;
   std::string folder;  // of the plans
-  bool quick = mode == "quick";
+  int nodes = 1;
+  bool quick = false;
   mk_context* context = nullptr;
   mk_ag_gemm* op = nullptr;
   cudaStream_t stream = nullptr;
@@ -198,6 +132,82 @@ struct Suite {
     if (mode == "all" && copies) one<__nv_bfloat16>({8192, 1024, 8192}, config(MK_MOVER_AUTO, 0, 0), ++seed, true);
   }
 
+  // Sizes at which others' kernels have gone wrong: reference of public faults, classes A, B and F.
+  void granularity() {
+    const int64_t w = rank.world;
+    uint64_t seed = 4000;
+    const auto all_tiles = [&](const Problem& p) {
+      for (const int tile_n : {256, 128}) one<__nv_bfloat16>(p, config(MK_MOVER_SM, tile_n, tile_n / 128), ++seed);
+    };
+    for (int64_t k = 64; k <= 576; k += 64) all_tiles({192 * w, 136, k});          // numbers of K steps, odd and even
+    for (const int64_t k : {8, 72, 520}) all_tiles({192 * w, 136, k});             // and their tails
+    for (const int64_t m : {1, 8, 16, 32, 63, 64, 65}) all_tiles({m * w, 64, 64});
+    for (const int64_t n : {8, 16, 24}) all_tiles({128 * w, n, 128});
+    for (int64_t m = 0; m <= 257; m += 3) one<__nv_bfloat16>({m, 72, 72}, config(MK_MOVER_AUTO, 0, 0), ++seed);
+    one<__nv_bfloat16>({128 * w, 53248, 64}, config(MK_MOVER_AUTO, 0, 0), ++seed);  // many tiles in N
+    if (rank.world > 1) return;
+    one<__nv_bfloat16>({512, 1024, 147456}, config(MK_MOVER_AUTO, 0, 0), ++seed);   // a long K
+    one<__nv_bfloat16>({33000, 64, 65536}, config(MK_MOVER_AUTO, 0, 0), ++seed);    // A of more than 2^31 elements
+    one<__nv_bfloat16>({50000, 43008, 64}, config(MK_MOVER_AUTO, 0, 0), ++seed);    // C of more than 2^31 elements
+  }
+
+  // The caller may overwrite its shard as soon as its own call is over, in stream order: peers must have got it by then.
+  void input_reused(int mover) {
+    Operands<__nv_bfloat16> o({1024 * rank.world, 264, 1032}, rank.rank, rank.world, 310);
+    const mk_ag_gemm_args a = o.args();
+    const mk_ag_gemm_config c = config(mover, 256, 1);
+    o.poison();
+    rank.meet();
+    if (rank.rank == 0) test::spin<<<1, 1, 0, stream>>>(3000000);  // its peers' rows wait for this rank, or it for theirs
+    must(mk_ag_gemm_launch(op, &a, &c, stream, &error), "input reused");
+    cuda(cudaMemsetAsync(o.a, 0xFF, o.rows * o.lda * 2, stream), "input reused");
+    right(o, "input overwritten right after the call, " + name(o.p, c));
+  }
+
+  // Two operators on one context, by turns and without a host step in between.
+  void two_operators() {
+    mk_ag_gemm_desc d;
+    MK_INIT(&d);
+    const std::vector<char> plan = test::read_plan(folder, rank.rank);
+    d.plan = plan.data(), d.plan_bytes = plan.size(), d.max_m = 2048, d.max_k = 512;
+    mk_ag_gemm* second;
+    must(mk_ag_gemm_create(context, &d, &second, &error), "second operator");
+    Operands<__nv_bfloat16> x({256 * rank.world, 264, 136}, rank.rank, rank.world, 320), y({128 * rank.world, 136, 264}, rank.rank, rank.world, 321);
+    x.poison(), y.poison();
+    const mk_ag_gemm_args ax = x.args(), ay = y.args();
+    const mk_ag_gemm_config c = config(MK_MOVER_SM, 256, 1);
+    rank.meet();
+    for (int i = 0; i < 10; ++i) {
+      must(mk_ag_gemm_launch(op, &ax, &c, stream, &error), "two operators");
+      must(mk_ag_gemm_launch(second, &ay, &c, stream, &error), "two operators");
+    }
+    right(x, "two operators by turns, the first");
+    verdict(mk_ag_gemm_status(second, nullptr, &error) == MK_OK && y.difference().within(3e-3), "two operators by turns, the second");
+    must(mk_ag_gemm_destroy(second, &error), "second operator");
+  }
+
+  // Copies between GPUs that go through the host are right, too, and eight times as slow.
+  void copies_are_direct() {
+    Operands<__nv_bfloat16> o({8192, 512, 8192}, rank.rank, rank.world, 290);
+    const mk_ag_gemm_args a = o.args();
+    const mk_ag_gemm_config c = config(MK_MOVER_CE, 256, 1);
+    cudaEvent_t start, end;
+    cuda(cudaEventCreate(&start), "event"), cuda(cudaEventCreate(&end), "event");
+    float ms = 0;
+    for (int call = 0; call < 3; ++call) {
+      o.poison();
+      rank.meet();
+      cuda(cudaEventRecord(start, stream), "event");
+      must(mk_ag_gemm_launch(op, &a, &c, stream, &error), "copies");
+      cuda(cudaEventRecord(end, stream), "event");
+      right(o, "copies between GPUs");
+      cuda(cudaEventElapsedTime(&ms, start, end), "event");
+    }
+    cudaEventDestroy(start), cudaEventDestroy(end);
+    const double rate = double(o.rows) * 8192 * 2 * 1e-6 / ms;
+    verdict(rate > 100, "copies between GPUs are direct", std::to_string(rate) + " GB/s");
+  }
+
   // Ranks without columns have nothing to compute, and still send their rows and give their credits.
   void empty_on_some(int mover) {
     for (const int empty : {0, rank.world - 1}) {
@@ -242,7 +252,11 @@ struct Suite {
       Operands<__nv_bfloat16>& x = *o[call % kInputs];
       random = random * 1664525 + 1013904223;
       if (random % 4 == 0) test::spin<<<1, 1, 0, stream>>>((random >> 8) % 300000);
-      cuda(cudaMemsetAsync(x.c, 0xFF, words * 2, stream), "poison");
+      // Between nodes the proxy's copies may stand behind a copy engine's work that waits for this call (docs/results.md).
+      if (nodes > 1 && mode != "memset")
+        test::fill_words<<<64, 256, 0, stream>>>(reinterpret_cast<uint16_t*>(x.c), 0xFFFF, words);
+      else
+        cuda(cudaMemsetAsync(x.c, 0xFF, words * 2, stream), "poison");
       const mk_ag_gemm_args a = x.args();
       must(mk_ag_gemm_launch(op, &a, &c, stream, &error), "repeats");
       test::count_different<<<64, 256, 0, stream>>>(count, reinterpret_cast<uint16_t*>(x.c), x.ldc,
@@ -269,6 +283,8 @@ struct Suite {
     const mk_ag_gemm_args a = o.args();
     cudaGraph_t captured;
     cudaGraphExec_t exec;
+    cudaStream_t other;  // replayed on another stream than it was captured on, with calls of other sizes in between
+    cuda(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), "stream");
     cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
     must(mk_ag_gemm_launch(op, &a, &c, stream, &error), "capture");
     cuda(cudaStreamEndCapture(stream, &captured), "capture");
@@ -280,9 +296,12 @@ struct Suite {
       o.reference = nullptr;
       o.poison();
       rank.meet();
-      cuda(cudaGraphLaunch(exec, stream), "replay");
+      cuda(cudaGraphLaunch(exec, other), "replay");
+      cuda(cudaStreamSynchronize(other), "replay");
       good = right(o, "graph replay " + name(p, c));
+      one<__nv_bfloat16>({96 * rank.world, 40, 72 + 8 * i}, config(MK_MOVER_SM, 128, 1), 905 + i);
     }
+    cudaStreamDestroy(other);
     cudaGraphExecDestroy(exec);
     cudaGraphDestroy(captured);
   }
@@ -391,6 +410,7 @@ struct Suite {
     refused("null pointer", [](mk_ag_gemm_args& a) { a.a = nullptr; });
     refused("misaligned pointer", [](mk_ag_gemm_args& a) { a.b = static_cast<const char*>(a.b) + 2; });
     refused("k not a multiple of 8", [](mk_ag_gemm_args& a) { a.k = 100; });
+    refused("pitch not a multiple of 8", [](mk_ag_gemm_args& a) { a.ldb = 129; });
     refused("pitch too small", [](mk_ag_gemm_args& a) { a.ldc = 64; });
     refused("larger than the operator", [](mk_ag_gemm_args& a) { a.m = int64_t{1} << 30; a.k = int64_t{1} << 20; a.lda = a.ldb = a.k; });
     refused("another version", [](mk_ag_gemm_args& a) { a.version = 99; });
@@ -400,27 +420,44 @@ struct Suite {
     int devices = 1;
     cuda(cudaGetDeviceCount(&devices), "devices");
     const int device = rank.rank % devices;
-    copies = rank.world > 1 && rank.world <= devices;
+    // The copy engine serves ranks with a GPU each, which pass nothing on.
+    copies = rank.world > 1 && rank.world <= devices && (nodes == 1 || rank.world == nodes);
     cuda(cudaSetDevice(device), "device");
     cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
     mk_context_desc d;
     MK_INIT(&d);
-    d.rank = rank.rank, d.world = rank.world, d.device = device, d.heap_bytes = 256ull << 20, d.share_gpus = 1;
+    d.rank = rank.rank, d.world = rank.world, d.device = device, d.share_gpus = 1;
+    const std::vector<int32_t> node_ranks(nodes, rank.world / nodes);
+    d.nodes = nodes, d.node_ranks = node_ranks.data(), d.network = nodes > 1 ? MK_NETWORK_EMU : MK_NETWORK_NONE;
+    d.net_bandwidth = 50e9, d.net_latency_ns = 2000;
     d.timeout_ns = quick ? 20'000'000'000ull : copies || rank.world == 1 ? 250'000'000ull : 2'000'000'000ull;
     d.allgather = test::Rank::allgather, d.user = &rank;
-    must(mk_context_create(&d, &context, &error), "context");
     mk_ag_gemm_desc od;
     MK_INIT(&od);
     const std::vector<char> plan = test::read_plan(folder, rank.rank);
     od.plan = plan.data(), od.plan_bytes = plan.size();
-    od.max_m = 8192, od.max_k = 8192;
+    od.max_m = std::max(8192, 1024 * rank.world), od.max_k = 8192;
+    must(mk_ag_gemm_heap_bytes(&od, &d.heap_bytes, &error), "size of the heap");
+    d.heap_bytes += 16 << 20;  // for a second, small operator
+    must(mk_context_create(&d, &context, &error), "context");
     must(mk_ag_gemm_create(context, &od, &op, &error), "operator");
     if (mode == "dead") return dead_peer();
+    if (mode == "memset") {
+      repeats(MK_MOVER_SM, 20);
+      printf("[%d] %d passed, %d failed\n", rank.rank, passed, failed);
+      fflush(nullptr);
+      _exit(failed == 0 ? 0 : 1);
+    }
     // The first call in a fresh process is the fused kernel.
     shapes();
     refusals();
+    if (mode == "all") granularity();
+    for (const int mover : {MK_MOVER_SM, MK_MOVER_CE})
+      if (rank.world > 1 && (mover == MK_MOVER_SM || copies)) input_reused(mover);
+    if (!quick) two_operators();
     if (rank.world > 1) empty_on_some(MK_MOVER_SM);
     if (copies) empty_on_some(MK_MOVER_CE);
+    if (copies && nodes == 1 && !quick) copies_are_direct();
     repeats(MK_MOVER_SM, quick ? 4 : 100);
     if (copies) repeats(MK_MOVER_CE, quick ? 4 : 101);
     if (mode == "all") repeats(MK_MOVER_SM, 101);
@@ -441,9 +478,18 @@ int main(int argc, char** argv) {
   const int world = argc > 1 ? atoi(argv[1]) : 1;
   const std::string mode = argc > 2 ? argv[2] : "all", program = argv[0];
   const size_t slash = program.rfind('/');
+  const int chunks = argc > 3 ? atoi(argv[3]) : 1, nodes = argc > 4 ? atoi(argv[4]) : 1;
+  if (world < 1 || chunks < 1 || nodes < 1 || world % nodes != 0) {
+    printf("usage: gpu_ag_gemm [ranks] [all | quick | dead | brief | memset] [chunks] [nodes]\n");
+    return 2;
+  }
   const std::string folder =
-      test::plan_folder(slash == std::string::npos ? "." : program.substr(0, slash), 1, world, argc > 3 ? atoi(argv[3]) : 1);
-  const auto body = [&](const test::Rank& r) { return Suite{r, mode, folder}.run(); };
+      test::plan_folder(slash == std::string::npos ? "." : program.substr(0, slash), nodes, world / nodes, chunks);
+  const auto body = [&](const test::Rank& r) {
+    Suite suite;
+    suite.rank = r, suite.mode = mode, suite.quick = mode == "quick", suite.folder = folder, suite.nodes = nodes;
+    return suite.run();
+  };
   if (world == 1) {
     // In this process, so that a sanitizer sees it.
     test::Shared* shared = new test::Shared{};

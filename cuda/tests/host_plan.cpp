@@ -115,7 +115,7 @@ TEST(fields_have_words_for_every_block) {
 TEST(fingerprints_tell_plans_apart_and_not_ranks) {
   CHECK(read(1, 2, 1, 0).fingerprint() == read(1, 2, 1, 1).fingerprint());
   CHECK(read(1, 2, 1, 0).fingerprint() != read(1, 2, 3, 0).fingerprint());
-  CHECK(read(2, 2, 1, 0).fingerprint() != read(1, 4, 1, 0).fingerprint());
+  CHECK(read(2, 2, 2, 0).fingerprint() != read(1, 4, 1, 0).fingerprint());
 }
 
 TEST(what_is_no_plan_of_ag_gemm_is_refused) {

@@ -46,12 +46,13 @@ class Rank:
 
     def open_contexts(self, max_m, max_k, chunks):
         folder = self.options.plans and os.path.join(self.options.plans, f"c{chunks}")
-        self.plan = mk.plan_of(self.rank, 1, self.world, chunks, folder)
+        self.plan = mk.plan_of(self.rank, self.options.nodes, self.world // self.options.nodes, chunks, folder)
         for context in (self.context, self.alone):
             if context:
                 context.close()
         heap = mk.AgGemm.heap_bytes(self.library, self.plan, max_m, max_k)
-        self.context = mk.Context(self.library, self.rank, self.world, self.rank, heap, self.gather)
+        self.context = mk.Context(self.library, self.rank, self.world, self.rank, heap, self.gather,
+                                  nodes=self.options.nodes, net_bandwidth=self.options.net * 1e9)
         self.alone = mk.Context(self.library, 0, 1, self.rank, 4 << 20)
 
     def gather(self, mine):
@@ -230,7 +231,7 @@ def bench_ag(r, shape):
     return out
 
 
-def table_gemm(shape, out):
+def table_gemm(shape, out, _options):
     m, n, k = shape
     base = out["cublas"]["ms"]
     for name, x in out.items():
@@ -241,16 +242,22 @@ def table_gemm(shape, out):
                   f"cublas/this {base / x['ms']:.3f} host {x['host_us']:.0f}us  {name}")
 
 
-def table_ag(shape, out):
+def table_ag(shape, out, options):
     m, n, k = shape
     best = min((x["ms"] for name, x in out.items() if name in ("sequence", "asynctp") and "error" not in x), default=math.nan)
     gemm = out["gemm"]["ms"]
+    link = ""
+    if options.nodes > 1:
+        # What arrives at a rank from the other nodes, at the rate of the emulated link.
+        floor = max(gemm, m * k * 2 * (options.nodes - 1) / options.nodes / options.net * 1e-6)
     for name, x in out.items():
+        if options.nodes > 1 and "error" not in x:
+            link = f" /max(gemm, link) {x['ms'] / floor:.3f}"
         if "error" in x:
             print(f"ag {m},{n},{k} {name}: {x['error']}")
         else:
             print(f"ag {m},{n},{k} {x['ms']:.4f} [{x['p5']:.4f} {x['p95']:.4f}] /best {x['ms'] / best:.3f} /gemm "
-                  f"{x['ms'] / gemm:.3f} host {x['host_us']:.0f}us wait {x.get('waited_us', 0):.0f}us  {name}")
+                  f"{x['ms'] / gemm:.3f} host {x['host_us']:.0f}us wait {x.get('waited_us', 0):.0f}us{link}  {name}")
 
 
 def copy_probe():
@@ -303,11 +310,11 @@ def worker(rank, world, options):
             os._exit(1)
         everything[",".join(map(str, shape))] = out
         if rank == 0:
-            table(shape, out)
+            table(shape, out, options)
             print(f"# {shape} took {time.time() - start:.1f} s", flush=True)
     if rank == 0 and options.json:
         with open(options.json, "w") as f:
-            json.dump({"what": options.what, "queued": bool(options.queued), "gpus": world, "cuda": torch.version.cuda,
+            json.dump({"what": options.what, "queued": bool(options.queued), "gpus": world, "nodes": options.nodes, "net": options.net, "cuda": torch.version.cuda,
                        "command": " ".join(sys.argv), "rounds": options.rounds, "iterations": options.iterations, "torch": torch.__version__, "device": torch.cuda.get_device_name(),
                        "date": time.strftime("%Y-%m-%d %H:%M"), "results": everything}, f, indent=1)
     dist.barrier()
@@ -338,6 +345,8 @@ def main():
     parser.add_argument("--ranks", type=int, help="one on each of the first GPUs; left out: all")
     parser.add_argument("--plans", help="folder of c1/rank*.plan, c2/..., by chunks, instead of those of `make cuda`; with --plan-alone")
     parser.add_argument("--plan-alone", help="folder of rank0.plan of one rank alone")
+    parser.add_argument("--nodes", type=int, default=1, help="emulated nodes that the GPUs are spread over")
+    parser.add_argument("--net", type=float, default=50, help="GB/s of each rank's emulated link, each way")
     parser.add_argument("--graph", action="store_true", help="also time each call captured in a graph and replayed")
     parser.add_argument("--library", help="another build of libmkernel.so, to compare builds")
     parser.add_argument("--json")

@@ -61,7 +61,8 @@ class Library:
 class Context:
     """One rank. `gather(bytes) -> list of bytes` is the all-gather of the bootstrap."""
 
-    def __init__(self, library, rank, world, device, heap_bytes, gather=None, timeout_ns=2_000_000_000):
+    def __init__(self, library, rank, world, device, heap_bytes, gather=None, timeout_ns=2_000_000_000, nodes=1,
+                 net_bandwidth=0.0):
         def allgather(_user, mine, everyone, size):
             try:
                 C.memmove(everyone, b"".join(gather(C.string_at(mine, size))), size * world)
@@ -72,7 +73,9 @@ class Context:
         self.library, self.keep = library, ALLGATHER(allgather)
         self.handle = C.c_void_p()
         desc = ContextDesc(rank=rank, world=world, device=device, heap_bytes=heap_bytes, timeout_ns=timeout_ns,
-                           allgather=self.keep)
+                           allgather=self.keep, nodes=nodes, network=1 if nodes > 1 else 0,
+                           node_ranks=(C.c_int32 * nodes)(*[world // nodes] * nodes), net_bandwidth=net_bandwidth,
+                           net_latency_ns=2000 if nodes > 1 else 0)
         library("mk_context_create", C.byref(desc), C.byref(self.handle))
 
     def barrier(self, stream):

@@ -80,6 +80,21 @@ def ag(data):
               f"wait {x['waited_us']:.0f}us")
 
 
+def nodes(data):
+    """Emulated nodes: against the product alone or the link alone, whichever takes longer."""
+    for shape, out in data["results"].items():
+        x, product = out.get("configured") or out["default"], out["gemm"]["ms"]
+        if "error" in x:
+            print(f"nodes  {shape}: {x['error']}")
+            continue
+        m, _, k = map(int, shape.split(","))
+        link = m * k * 2 * (data["nodes"] - 1) / data["nodes"] / data["net"] * 1e-6
+        ratio = x["ms"] / max(product, link)
+        print(f"nodes  {data['nodes']} x {data['gpus'] // data['nodes']} at {data['net']:g} GB/s {shape:<15} gemm {product:.4f} link {link:.4f} | "
+              f"{x['ms']:.4f} [{x['p5']:.4f} {x['p95']:.4f}] /max {ratio:.3f} bar 1.10: {'met' if ratio <= 1.10 else 'MISSED'} | "
+              f"host {x['host_us']:.0f}us wait {x['waited_us']:.0f}us")
+
+
 def main():
     folder = sys.argv[1]
     runs = load(folder, "gemm*.json") + load(folder, "ag*.json")
@@ -91,7 +106,7 @@ def main():
               " product (of the best alternative)")
     checks(folder)
     for data in runs:
-        (gemm if data["what"] == "gemm" else ag)(data)
+        (gemm if data["what"] == "gemm" else nodes if data["nodes"] > 1 else ag)(data)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,87 @@
+// A rank's way to other nodes: the proxy thread of cuda/net with its FIFO, and device memory for it.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "include/mkernel.h"
+#include "include/mknet.h"
+
+namespace mk {
+
+class SymmetricHeap;
+
+// Copies and stores of the proxy thread, in order on one stream of copy engines. A copy between two buffers of one GPU
+// would need SMs, which a waiting grid may hold, so it goes through pinned memory.
+class ProxyDevice {
+ public:
+  ProxyDevice(int device, uint64_t largest_copy);
+  ~ProxyDevice();
+  void on_same_gpu(const char* base, uint64_t bytes);  // memory of another rank that shares this one's GPU
+  mknet_device functions();
+
+ private:
+  static constexpr int kEvents = 1024;  // more than writes can be under way
+  static int copy(void* self, void* target, const void* source, uint64_t bytes);
+  static int store(void* self, void* target, uint64_t value);
+  static int mark(void* self, uint64_t* ticket);
+  static int done(void* self, uint64_t ticket);
+  static const char* text(void* self, int code);
+
+  struct Range {
+    const char* base;
+    uint64_t bytes;
+  };
+  int device_;
+  uint64_t largest_;
+  cudaStream_t stream_ = nullptr;
+  char* bounce_ = nullptr;
+  uint64_t* values_ = nullptr;  // pinned ring: what stores copy from
+  uint64_t stores_ = 0;
+  uint64_t marks_ = 0;
+  std::vector<cudaEvent_t> events_;
+  std::vector<Range> same_gpu_;
+};
+
+class NodeNetwork {
+ public:
+  // Collective among all ranks.
+  NodeNetwork(const mk_context_desc& desc, SymmetricHeap& heap, const std::vector<bool>& same_gpu);
+  ~NodeNetwork();
+  NodeNetwork(const NodeNetwork&) = delete;
+
+  void connect();  // collective: endpoints, connections, start
+  void reset();    // collective, when no kernel runs and a host barrier lies behind it
+  void settle();   // waits until nothing is under way
+  void check();    // throws the error by which the network ended
+
+  mknet_fifo* fifo() const { return device_fifo_; }  // as kernels see it
+  uint64_t* position() const { return position_; }
+  uint64_t offset_of(const void* memory) const;      // in `region`
+  uint32_t region() const { return region_; }
+
+  // The abort words that a failure of the network sets, on all mapped ranks.
+  void watch(const std::vector<char*>& abort_words);
+  void forget(const std::vector<char*>& abort_words);
+
+ private:
+  static void failed(void* self, const mknet_error* error);
+
+  const mk_context_desc desc_;
+  SymmetricHeap& heap_;
+  ProxyDevice device_;
+  mknet* net_ = nullptr;
+  uint64_t generation_ = 1;
+  uint32_t region_ = 0;
+  mknet_fifo* host_fifo_ = nullptr;
+  mknet_fifo* device_fifo_ = nullptr;
+  uint64_t* position_ = nullptr;
+  cudaStream_t aborting_ = nullptr;
+  uint64_t* one_ = nullptr;  // pinned
+  std::mutex mutex_;
+  std::vector<char*> abort_words_;
+};
+
+}  // namespace mk
