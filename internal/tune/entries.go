@@ -127,8 +127,11 @@ func WriteEntries(name, operator string, entries []Entry) error {
 		return fmt.Errorf("reading %s: %w", name, err)
 	}
 	text, err := merge(name, operator, string(old), entries)
-	if err != nil || len(entries) == 0 {
+	if err != nil {
 		return err
+	}
+	if len(entries) == 0 {
+		return canReplace(name)
 	}
 	if _, err := config.CheckFile(name, []byte(text)); err != nil {
 		return fmt.Errorf("%s is left as it was: with the new entries it would say: %w", name, err)
@@ -172,6 +175,15 @@ func merge(name, operator, old string, entries []Entry) (string, error) {
 		}
 	}
 	return b.String(), nil
+}
+
+// canReplace says why a file could not be written in one step.
+func canReplace(name string) error {
+	f, err := os.CreateTemp(filepath.Dir(name), filepath.Base(name)+".*")
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", name, err)
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
 // replace writes a file in one step: whoever reads it sees the old text or the new one.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"runtime"
 	"text/tabwriter"
 	"time"
@@ -42,17 +43,20 @@ func (s *Session) Run(ctx context.Context) error {
 	if err != nil {
 		return &RefusedError{err}
 	}
+	if s.Budget < 1 || s.Calls < 1 {
+		return &RefusedError{fmt.Errorf("%d calls of at most %d settings: there must be at least 1", s.Calls, s.Budget)}
+	}
+	if filepath.Clean(s.Write) == filepath.Clean(s.Results) {
+		return &RefusedError{fmt.Errorf("%s cannot be the results file and the configuration file", s.Write)}
+	}
+	if err := WriteEntries(s.Write, s.Request.Operator, nil); err != nil {
+		return &RefusedError{err} // before time is spent on what could not be written
+	}
 	journal, err := OpenJournal(s.Results, header)
 	if err != nil {
 		return &RefusedError{err}
 	}
 	defer func() { _ = journal.Close() }() // each line was synced
-	if s.Budget < 1 || s.Calls < 1 {
-		return &RefusedError{fmt.Errorf("%d calls of at most %d settings: there must be at least 1", s.Calls, s.Budget)}
-	}
-	if err := WriteEntries(s.Write, s.Request.Operator, nil); err != nil {
-		return &RefusedError{err} // before time is spent on what could not be written
-	}
 	var failed []error
 	for i, shape := range s.Shapes {
 		err := s.tune(ctx, journal, i, shape, &entries[i])

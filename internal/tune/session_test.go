@@ -74,6 +74,7 @@ func TestSessionRefuses(t *testing.T) {
 		"budget": func(s *Session) { s.Budget = 0 },
 		"calls":  func(s *Session) { s.Calls = 0 },
 		"shape":  func(s *Session) { s.Shapes[0].K = 12 },
+		"folder": func(s *Session) { s.Write = filepath.Join(filepath.Dir(s.Write), "none", "w.yaml") },
 		"file":   func(s *Session) { s.Write = filepath.Join(filepath.Dir(s.Write), "r.jsonl") },
 	} {
 		dir := t.TempDir()
