@@ -63,16 +63,47 @@ func BenchmarkThousandNodes(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		evals := make([]*Eval, len(nodes))
-		for i, n := range nodes {
-			evals[i] = NewEval(n)
+		render(b, nodes)
+	}
+	b.ReportMetric((processorTime(b)-before).Seconds()/float64(b.N), "cpu-s/op")
+}
+
+// render merges nodes and writes the table and what is broken.
+func render(b *testing.B, nodes []*Node) {
+	b.Helper()
+	evals := make([]*Eval, len(nodes))
+	for i, n := range nodes {
+		evals[i] = NewEval(n)
+	}
+	var out strings.Builder
+	WriteNodes(&out, evals, Style{}, (*Eval).WriteMatrix)
+	WriteFindings(&out, CheckNodes(evals, nil), Style{})
+	if _, err := io.WriteString(io.Discard, out.String()); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// BenchmarkThousandRecords does the same with what a thousand nodes of a job report about themselves.
+func BenchmarkThousandRecords(b *testing.B) {
+	names, packed := make([]string, 1000), make([][]byte, 1000)
+	for i := range names {
+		n := h200().node()
+		if i%100 == 7 {
+			n.GPUs[i%8].Links[0].Count = 12
 		}
-		var out strings.Builder
-		WriteNodes(&out, evals, Style{}, (*Eval).WriteMatrix)
-		WriteFindings(&out, CheckNodes(evals, nil), Style{})
-		if _, err := io.WriteString(io.Discard, out.String()); err != nil {
+		names[i] = fmt.Sprintf("node%04d", i)
+		var err error
+		if packed[i], err = n.Pack(); err != nil {
 			b.Fatal(err)
 		}
+	}
+	before := processorTime(b)
+	for b.Loop() {
+		nodes, err := Unpack(names, packed)
+		if err != nil {
+			b.Fatal(err)
+		}
+		render(b, nodes)
 	}
 	b.ReportMetric((processorTime(b)-before).Seconds()/float64(b.N), "cpu-s/op")
 }
