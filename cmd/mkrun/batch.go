@@ -47,6 +47,9 @@ func (f *batchFlags) add(cmd *cobra.Command, calls int) {
 
 // request is what all launches have in common.
 func (f *batchFlags) request(ctx context.Context, operatorName string) (request.Request, error) {
+	if join := f.launch.hosts.join; join.file != "" || join.at != "" {
+		return request.Request{}, errors.New("--join is for one job, and many are launched here: run this once, with -H or --batch")
+	}
 	job, err := f.launch.job(ctx)
 	if err != nil {
 		return request.Request{}, err
