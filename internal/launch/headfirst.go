@@ -237,7 +237,8 @@ func (l *remoteLauncher) pass(ctx context.Context, failed <-chan error) {
 		case <-failed: // nobody reads the output any more
 			l.ssh.kill()
 			return
-		case l.inputErr = <-l.stdin.failures():
+		case err := <-l.stdin.failures():
+			l.inputErr = err
 			l.ssh.kill()
 			return
 		case sig := <-l.opts.Signals:
