@@ -62,9 +62,14 @@ test-pictures: ## draw topologies in headless Chromium and look at the pictures
 	go run ./internal/citest -tags chromium -timeout 3m -run TestPictures ./internal/topology
 
 .PHONY: bench-launch
-bench-launch: ## start 16 ranks over ssh on four hosts: mkrun, mpirun if it is there, and plain ssh, in turns (needs root)
+bench-launch: ## start 16 ranks in every way, beside ssh, srun, mpirun and torchrun where they are there, in turns (needs root)
 	@scripts/setup.sh testbed
-	go test -tags testbed -run xxx -bench Launch -benchtime 15x ./internal/e2e
+	go test -tags testbed -run xxx -bench Launch -benchtime 15x -timeout 20m ./internal/e2e
+
+.PHONY: bench-failures
+bench-failures: ## the same harm to a job of mkrun, mpirun and torchrun: seconds until nothing is left (needs root)
+	@scripts/setup.sh testbed
+	go test -tags testbed -run xxx -bench Failures -benchtime 1x -timeout 20m ./internal/e2e
 
 .PHONY: bench-scale
 bench-scale: setup ## up to 1,024 agents in one process: time until all have the roster, memory of each; drawn into docs/
