@@ -55,7 +55,10 @@ func Resolve(ctx context.Context, list []hosts.Host, reach Reach) ([]Host, error
 		wg.Go(func() {
 			atOnce <- struct{}{}
 			defer func() { <-atOnce }()
-			out[i] = Host{Name: h.Name, Devices: h.Devices, Candidates: lookup(ctx, h.Name)}
+			out[i] = Host{Name: h.Name, Devices: h.Devices}
+			if reach != ReachJoin { // those say themselves where they are
+				out[i].Candidates = lookup(ctx, h.Name)
+			}
 			out[i].By = reach
 			if reach == ReachAuto {
 				out[i].By = ReachLocal
