@@ -61,17 +61,20 @@ func TestRunsThePlan(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		shape plan.Shape
-		ranks int
+		world plan.World
 		dtype engine.DType
 	}{
-		{"one rank", plan.Shape{M: 64, N: 32, K: 16}, 1, engine.BF16},
-		{"two ranks", plan.Shape{M: 128, N: 64, K: 32}, 2, engine.BF16},
-		{"tails", plan.Shape{M: 131, N: 57, K: 72}, 2, engine.BF16},
-		{"fewer rows than ranks", plan.Shape{M: 2, N: 9, K: 8}, 3, engine.BF16},
-		{"fp16, four ranks", plan.Shape{M: 90, N: 40, K: 40}, 4, engine.FP16},
+		{"one rank", plan.Shape{M: 64, N: 32, K: 16}, plan.Uniform(1, 1), engine.BF16},
+		{"two ranks", plan.Shape{M: 128, N: 64, K: 32}, plan.Uniform(1, 2), engine.BF16},
+		{"tails", plan.Shape{M: 131, N: 57, K: 72}, plan.Uniform(1, 2), engine.BF16},
+		{"fewer rows than ranks", plan.Shape{M: 2, N: 9, K: 8}, plan.Uniform(1, 3), engine.BF16},
+		{"fp16, four ranks", plan.Shape{M: 90, N: 40, K: 40}, plan.Uniform(1, 4), engine.FP16},
+		{"two nodes", plan.Shape{M: 70, N: 40, K: 40}, plan.Uniform(2, 1), engine.BF16},
+		{"uneven nodes", plan.Shape{M: 70, N: 40, K: 40}, plan.World{PPN: []int{2, 1}}, engine.BF16},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s := spec(tt.shape, tt.ranks)
+			s := spec(tt.shape, 1)
+			s.World = tt.world
 			s.DType = tt.dtype
 			results, errs := run(t, s, onHostlib)
 			if err := errors.Join(errs...); err != nil {
@@ -89,13 +92,13 @@ func TestRunsThePlan(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			doc, err := operator.Merge(s, p, "none", results)
+			doc, err := operator.Merge(s, p, "emu", results)
 			if err != nil {
 				t.Fatal(err)
 			}
 			moved, err := p.Bytes(s.Shape, s.DType.Size())
-			if err != nil || doc.Bytes.Intra != moved.Intra {
-				t.Errorf("the ranks report %d bytes in the node, the plan declares %d (%v)", doc.Bytes.Intra, moved.Intra, err)
+			if err != nil || doc.Bytes.Intra != moved.Intra || doc.Bytes.Inter != moved.Inter {
+				t.Errorf("the ranks report %d and %d bytes in and between nodes, the plan declares %+v (%v)", doc.Bytes.Intra, doc.Bytes.Inter, moved, err)
 			}
 			s.Engine, s.Workers = operator.EngineCPU, [plan.NumRoles]int{1, 1, 1, 1}
 			local := cpu.NewLocal()
