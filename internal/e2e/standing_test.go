@@ -61,7 +61,7 @@ func TestStandingAgents(t *testing.T) {
 	}
 	longer.want(t, 0)
 	launch(t, append(slices.Clone(way), "-H", all, "--check", "ag_gemm", "--m", "256", "--n", "128", "--k", "256")...).want(t, 0)
-	launch(t, append(slices.Clone(way), "-H", all, "--", "sh", "-c", "exit $RANK")...).want(t, 1, "rank 1 on h2 (node 1): ")
+	launch(t, append(slices.Clone(way), "-H", all, "--", "sh", "-c", "[ $RANK = 1 ] && exit 1; exec sleep 7777")...).want(t, 1, "rank 1 on h2 (node 1): ")
 	nobody(t, time.Now(), settle)
 }
 
