@@ -86,10 +86,6 @@ static __global__ void count_different(unsigned long long* count, const uint16_t
   }
 }
 
-static __global__ void fill_words(uint16_t* p, uint16_t value, int64_t words) {
-  for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < words; i += int64_t{gridDim.x} * blockDim.x) p[i] = value;
-}
-
 static __global__ void spin(uint64_t nanoseconds) {
   uint64_t start, now;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(start));
