@@ -94,25 +94,6 @@ void check_desc(const mk_context_desc* d) {
     fail(MK_ERROR_UNSUPPORTED, "network %d is unknown: between nodes this library has emu (%d)", d->network, MK_NETWORK_EMU);
 }
 
-// Copy engines take the direct way to a peer's memory only if peer access between the two devices is enabled, which mapping
-// the memory does not do: without it a copy goes through the host at an eighth of the speed. Devices that this process
-// does not see cannot be enabled, nor be told apart from others.
-void enable_peer(int own, const char (&gpu)[16]) {
-  int devices = 0;
-  check_cuda(cudaGetDeviceCount(&devices), "counting the devices");
-  for (int d = 0; d < devices; ++d) {
-    cudaDeviceProp properties;
-    check_cuda(cudaGetDeviceProperties(&properties, d), "device properties");
-    if (d == own || memcmp(properties.uuid.bytes, gpu, sizeof gpu) != 0) continue;
-    int reaches = 0;
-    check_cuda(cudaDeviceCanAccessPeer(&reaches, own, d), "asking for peer access");
-    if (!reaches) fail(MK_ERROR_UNSUPPORTED, "device %d cannot reach the memory of device %d", own, d);
-    const cudaError_t e = cudaDeviceEnablePeerAccess(d, 0);
-    cudaGetLastError();
-    if (e != cudaErrorPeerAccessAlreadyEnabled) check_cuda(e, "enabling peer access");
-  }
-}
-
 // Ranks that were given different values would hang later; they learn it here. Also counts who shares a GPU.
 void meet(mk_context& c, const mk_context_desc& d) {
   if (c.world == 1) return;
@@ -136,7 +117,6 @@ void meet(mk_context& c, const mk_context_desc& d) {
       fail(MK_ERROR_ARGUMENT, "rank %d was created with another version, world, heap size or time-out than rank %d", r,
            c.rank);
     c.same_gpu.push_back(memcmp(f.gpu, mine.gpu, sizeof f.gpu) == 0);
-    if (!c.same_gpu.back()) enable_peer(c.device, f.gpu);
     int on_same = 0;
     for (const Facts& other : all) on_same += memcmp(other.gpu, f.gpu, sizeof f.gpu) == 0;
     c.sharers = std::max(c.sharers, on_same);

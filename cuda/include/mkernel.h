@@ -59,7 +59,8 @@ typedef enum mk_network {
 typedef struct mk_context_desc {
   uint32_t size, version;
   int32_t rank, world;
-  int32_t device;          /* CUDA ordinal of this rank's GPU */
+  int32_t device;          /* CUDA ordinal of this rank's GPU. A process that does not see its peers' GPUs, too, has copies
+                              of the ce mover go through the host, at an eighth of the speed */
   int32_t share_gpus;      /* 0: ranks that share a GPU are refused */
   uint64_t heap_bytes;     /* symmetric heap of each rank: mk_ag_gemm_heap_bytes, summed over its operators */
   uint64_t timeout_ns;     /* bound of every wait inside a kernel; 0: ten seconds */
