@@ -27,6 +27,7 @@ type launchFlags struct {
 	run   runFlags
 	insightFlags
 
+	begun        time.Time // when the job was begun; zero: with this process
 	timeout      time.Duration
 	startTimeout time.Duration
 	abortGrace   time.Duration

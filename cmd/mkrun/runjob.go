@@ -19,6 +19,14 @@ import (
 // begin is when this process started to do what it was told.
 var begin = time.Now()
 
+// beginning is when the job that is run was asked for.
+func (f *launchFlags) beginning() time.Time {
+	if f.begun.IsZero() {
+		return begin
+	}
+	return f.begun
+}
+
 // runJob runs a job with the terminal's streams and signals.
 func runJob(cmd *cobra.Command, f *launchFlags, job *launch.Job, tag stdio.Tag) (*launch.Outcome, error) {
 	stdio.ReportBrokenPipes()
@@ -61,7 +69,7 @@ func runJob(cmd *cobra.Command, f *launchFlags, job *launch.Job, tag stdio.Tag) 
 		Verbose: f.verbose, OnlyRanks: only,
 		Signals: signals, Forward: f.forwarded, Stdin: input,
 		Events: events, Progress: terminalWidth(cmd.ErrOrStderr()),
-		Begin: begin,
+		Begin: f.beginning(),
 	})
 	if closeErr := closeEvents(); closeErr != nil && err == nil {
 		err = fmt.Errorf("--events: %w", closeErr)
