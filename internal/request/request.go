@@ -68,12 +68,18 @@ const maxLaunched = 512
 
 // defaultChunks is the number of pieces a shard travels in where the configuration is silent: enough for the
 // product to start before the whole shard has come, but none smaller than a tile of rows.
-func defaultChunks(engineName string, m int64, ranks int) int {
+//
+// On the CUDA engine products follow transfers inside a node block by block within a chunk, so one is enough; what comes
+// from another node is announced chunk by chunk.
+func defaultChunks(engineName string, m int64, w plan.World) int {
+	most, tileRows := int64(4), int64(64)
 	if engineName == operator.EngineCUDA {
-		return 1 // its products follow transfers block by block inside a chunk
+		if w.Nodes() == 1 {
+			return 1
+		}
+		most, tileRows = 8, 128
 	}
-	const most, tileRows = 4, 64
-	return int(min(most, max(1, m/(tileRows*int64(ranks)))))
+	return int(min(most, max(1, m/(tileRows*int64(w.Size())))))
 }
 
 // Resolve completes the request, and refuses what this host has no memory for.
@@ -184,7 +190,7 @@ func (r Request) ResolvePlan() (*Resolved, error) {
 	}
 	out.Run = operator.RunSpec{
 		Operator: r.Operator, Engine: out.Engine, Shape: shape, DType: dtype, World: r.World,
-		Chunks:    use.pick("--chunks", r.Chunks, choice.Settings.Chunks, defaultChunks(out.Engine, shape.M, r.World.Size())),
+		Chunks:    use.pick("--chunks", r.Chunks, choice.Settings.Chunks, defaultChunks(out.Engine, shape.M, r.World)),
 		Algorithm: algorithm, Partials: r.Partials,
 		Tile: use.pick("--tile", r.Tile, tileOf(out.Engine, choice.Settings), 0),
 		Net:  r.Net, Check: r.Check, Warmup: r.Warmup, Iters: r.Iters, Seed: r.Seed, WaitTimeout: r.WaitTimeout,
@@ -251,6 +257,9 @@ func (r Request) settingsOfCUDA(use *settings, s config.Settings) engine.CUDA {
 	}
 	if s.Mover == "ce" && r.CUDA.ShareGPUs { // measured for ranks with a GPU each, and no mover for others
 		s.Mover = ""
+	}
+	if r.CUDA.ShareGPUs && s.Mover == "ce" {
+		s.Mover = "" // it cannot serve ranks of one GPU, and nobody asked for it
 	}
 	return engine.CUDA{
 		Mover:       use.pickWord("--mover", r.CUDA.Mover, s.Mover),

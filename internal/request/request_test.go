@@ -188,6 +188,12 @@ func TestCUDASettings(t *testing.T) {
 	if r.Run.Tile != 128 || r.Run.CUDA.Mover != "sm" || r.Run.Workers[plan.RoleCompute] != 4 || !strings.Contains(r.Source, "--mover sm (configured: ce)") {
 		t.Errorf("flags: tile %d, mover %q, workers %v, source %q", r.Run.Tile, r.Run.CUDA.Mover, r.Run.Workers, r.Source)
 	}
+	write("{mover: ce}")
+	shared := req
+	shared.CUDA.ShareGPUs = true
+	if r, err = shared.Resolve(); err != nil || r.Run.CUDA.Mover != "" {
+		t.Errorf("ranks that may share a GPU: mover %q (%v), want the library's choice", r.Run.CUDA.Mover, err)
+	}
 	for use, want := range map[string]string{
 		"{tile: {m: 256, n: 128}}":    "tiles of the CUDA engine have 128 rows",
 		"{tile: {k: 32}}":             "loads 64 columns at once",
@@ -234,5 +240,26 @@ func TestCUDARefusals(t *testing.T) {
 				t.Errorf("error %v, want one with %q", err, tt.want)
 			}
 		})
+	}
+}
+
+func TestChunksWhereNothingSaysHowMany(t *testing.T) {
+	for _, tt := range []struct {
+		engine string
+		m      int64
+		world  plan.World
+		want   int
+	}{
+		{"cpu", 8192, plan.Uniform(1, 2), 4},
+		{"cpu", 256, plan.Uniform(1, 2), 2},
+		{"cpu", 1, plan.Uniform(1, 2), 1},
+		{"cuda", 8192, plan.Uniform(1, 2), 1},
+		{"cuda", 8192, plan.Uniform(2, 1), 8},
+		{"cuda", 1024, plan.Uniform(2, 2), 2},
+		{"cuda", 1, plan.Uniform(2, 1), 1},
+	} {
+		if got := defaultChunks(tt.engine, tt.m, tt.world); got != tt.want {
+			t.Errorf("%s, %d rows, %v: %d chunks, want %d", tt.engine, tt.m, tt.world, got, tt.want)
+		}
 	}
 }
