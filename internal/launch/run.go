@@ -34,6 +34,7 @@ type Options struct {
 
 	stays    bool              // when the user stops the job: the launcher elsewhere does
 	starters map[Reach]starter // tests start agents in their own way
+	silence  time.Duration     // and may crowd this machine; 0: session.DefaultSilence
 }
 
 // Mux is where ranks' output goes, which is not mixed within a line: *stdio.Mux.
@@ -112,7 +113,7 @@ func run(ctx context.Context, job *Job, opts Options, events *eventLog) (*Outcom
 		l.opts.Notices = l.progress
 	}
 	l.head, err = session.NewHead(session.HeadConfig{
-		Job: job.ID, Generation: firstGeneration, Secret: l.secret, Nodes: job.World.Nodes(), Radix: job.Radix, Build: version.Get().BuildID(), Log: opts.Log,
+		Job: job.ID, Generation: firstGeneration, Secret: l.secret, Nodes: job.World.Nodes(), Radix: job.Radix, Silence: opts.silence, Build: version.Get().BuildID(), Log: opts.Log,
 	})
 	if err != nil {
 		return nil, err

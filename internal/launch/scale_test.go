@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -31,6 +32,7 @@ type swarm struct {
 	rosters int           // agents that have it
 	roster  time.Duration // from the beginning until all had it
 	memory  uint64        // of this process then
+	cpu     time.Duration // that this process took until then
 	errs    []error
 	running sync.WaitGroup
 }
@@ -136,11 +138,18 @@ func (s *swarm) gotRoster(r *pb.Roster) {
 		s.errs = append(s.errs, fmt.Errorf("a roster of %d nodes", len(r.Nodes)))
 	}
 	if s.rosters++; s.rosters == s.nodes {
-		s.roster = time.Since(s.begin)
+		s.roster, s.cpu = time.Since(s.begin), cpuTime()-s.cpu
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)
 		s.memory = m.HeapInuse + m.StackInuse
 	}
+}
+
+// cpuTime is what this process has taken of all cores.
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // runSwarm runs a whole job on agents of this process.
@@ -154,11 +163,11 @@ func runSwarm(tb testing.TB, nodes, radix int) *swarm {
 	for range nodes {
 		world.PPN = append(world.PPN, 1)
 	}
-	s := &swarm{nodes: nodes, begin: time.Now()}
+	s := &swarm{nodes: nodes, begin: time.Now(), cpu: cpuTime()}
 	job := &Job{ID: "swarm", World: world, Hosts: hosts, Argv: []string{"true"}, Env: []string{"A=B"}, Dir: "/", Radix: radix, StartTimeout: 2 * time.Minute}
 	out, err := Run(tb.Context(), job, Options{
 		Mux:     stdio.NewMux(stdio.MuxOptions{Stdout: stdio.Output{Writer: io.Discard}, Stderr: stdio.Output{Writer: io.Discard}, Ranks: nodes}),
-		Notices: io.Discard, Log: slog.New(slog.DiscardHandler), Begin: s.begin, starters: map[Reach]starter{"": s},
+		Notices: io.Discard, Log: slog.New(slog.DiscardHandler), Begin: s.begin, starters: map[Reach]starter{"": s}, silence: time.Minute,
 	})
 	if err != nil {
 		tb.Fatal(err)

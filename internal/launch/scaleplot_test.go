@@ -17,6 +17,7 @@ var plotDir = flag.String("plot", "", "folder for agents.csv and agents.svg, whi
 type swarmPoint struct {
 	nodes  int
 	roster float64 // seconds
+	cpu    float64 // seconds of all cores until then
 	memory float64 // KiB for each agent
 }
 
@@ -26,14 +27,16 @@ func BenchmarkSwarm(b *testing.B) {
 	var points []swarmPoint
 	for _, nodes := range []int{2, 8, 32, 64, 128, 256, 512, 1024} {
 		b.Run(fmt.Sprint(nodes), func(b *testing.B) {
-			var roster, memory []float64
+			var roster, cpu, memory []float64
 			for b.Loop() {
 				s := runSwarm(b, nodes, 0)
 				roster = append(roster, s.roster.Seconds())
+				cpu = append(cpu, s.cpu.Seconds())
 				memory = append(memory, float64(s.memory)/1024/float64(nodes))
 			}
-			p := swarmPoint{nodes, middle(roster), middle(memory)}
+			p := swarmPoint{nodes, middle(roster), middle(cpu), middle(memory)}
 			b.ReportMetric(p.roster, "s-to-roster")
+			b.ReportMetric(p.cpu, "cpu-s")
 			b.ReportMetric(p.memory, "KiB/agent")
 			b.ReportMetric(0, "ns/op") // with the end of the job, which a crowded process makes long
 			points = append(points, p)
@@ -43,9 +46,9 @@ func BenchmarkSwarm(b *testing.B) {
 		return
 	}
 	var csv strings.Builder
-	csv.WriteString("nodes,seconds_to_roster,kib_per_agent\n")
+	csv.WriteString("nodes,seconds_to_roster,cpu_seconds,kib_per_agent\n")
 	for _, p := range points {
-		fmt.Fprintf(&csv, "%d,%.3f,%.0f\n", p.nodes, p.roster, p.memory)
+		fmt.Fprintf(&csv, "%d,%.3f,%.3f,%.0f\n", p.nodes, p.roster, p.cpu, p.memory)
 	}
 	for name, text := range map[string]string{"agents.csv": csv.String(), "agents.svg": swarmSVG(points)} {
 		if err := os.WriteFile(filepath.Join(*plotDir, name), []byte(text), 0o644); err != nil {

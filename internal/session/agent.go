@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/mkrun/mkrun/internal/session/sessionpb"
@@ -93,17 +95,24 @@ func Dial(ctx context.Context, cfg AgentConfig) (*AgentLink, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn, err := dialMember(ctx, cfg.Dial, cfg.Parents, config)
-	if err != nil {
-		return nil, fmt.Errorf("node %d (%s) cannot reach its parent: %w", cfg.Node, cfg.Hostname, err)
-	}
-	link, err := greet(ctx, cfg, conn)
-	if err != nil {
+	for try := 1; ; try++ {
+		conn, err := dialMember(ctx, cfg.Dial, cfg.Parents, config)
+		if err != nil {
+			return nil, fmt.Errorf("node %d (%s) cannot reach its parent: %w", cfg.Node, cfg.Hostname, err)
+		}
+		link, err := greet(ctx, cfg, conn)
+		if err == nil {
+			return link, nil
+		}
 		conn.cut()
-		return nil, err
+		// A parent that many greet at once may hang up on some before it has read a word of theirs.
+		if status.Code(errors.Unwrap(err)) != codes.Unavailable || try == greetTries || ctx.Err() != nil {
+			return nil, err
+		}
 	}
-	return link, nil
 }
+
+const greetTries = 3
 
 // greet opens the stream over an authenticated connection and exchanges hello and welcome.
 func greet(ctx context.Context, cfg AgentConfig, conn *memberConn) (*AgentLink, error) {
