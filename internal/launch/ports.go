@@ -25,6 +25,8 @@ type portLease struct {
 const (
 	firstLeasedPort = 20000 // below are ports of well-known services
 	lastPort        = 65535
+	firstNodePort   = 30000 // at these every host of a Kubernetes cluster answers for its services
+	lastNodePort    = 32767
 	portTries       = 200
 )
 
@@ -39,16 +41,10 @@ func leasePort(ctx context.Context, within ports.Range) (*portLease, error) {
 		return lease, err
 	}
 	low, high := ephemeralPorts("/proc/sys/net/ipv4/ip_local_port_range")
-	below, above := max(0, low-firstLeasedPort), max(0, lastPort-high)
-	if below+above == 0 {
-		return nil, fmt.Errorf("no port is outside the range %d to %d for connections (net.ipv4.ip_local_port_range)", low, high)
-	}
+	from := leasablePorts(low, high)
 	var last error
 	for range portTries {
-		port := firstLeasedPort + rand.IntN(below+above)
-		if port >= firstLeasedPort+below {
-			port += high + 1 - (firstLeasedPort + below)
-		}
+		port := from[rand.IntN(len(from))]
 		lease, err := tryLease(ctx, port)
 		if err == nil {
 			return lease, nil
@@ -59,6 +55,24 @@ func leasePort(ctx context.Context, within ports.Range) (*portLease, error) {
 		last = err
 	}
 	return nil, fmt.Errorf("looking for a free port: none of %d tried: %w", portTries, last)
+}
+
+// leasablePorts lists the ports to choose from: those outside the range for connections or, where that has them all, any.
+func leasablePorts(low, high int) []int {
+	var all, outside []int
+	for port := firstLeasedPort; port <= lastPort; port++ {
+		if port >= firstNodePort && port <= lastNodePort {
+			continue
+		}
+		all = append(all, port)
+		if port < low || port > high {
+			outside = append(outside, port)
+		}
+	}
+	if outside == nil {
+		return all
+	}
+	return outside
 }
 
 func tryLease(ctx context.Context, port int) (*portLease, error) {

@@ -59,3 +59,18 @@ func TestEphemeralPorts(t *testing.T) {
 		t.Errorf("without the file: %d to %d", low, high)
 	}
 }
+
+func TestLeasablePorts(t *testing.T) {
+	for _, tt := range []struct{ low, high, first, last, count int }{
+		{32768, 60999, 20000, 65535, 10000 + 4536}, // the kernel's own choice
+		{1024, 65535, 20000, 65535, 45536 - 2768},  // all are for connections: better one of those than none
+		{10000, 65000, 65001, 65535, 535},
+		{25000, 65535, 20000, 24999, 5000},
+		{1024, 15000, 20000, 65535, 45536 - 2768},
+	} {
+		got := leasablePorts(tt.low, tt.high)
+		if len(got) != tt.count || got[0] != tt.first || got[len(got)-1] != tt.last {
+			t.Errorf("%d to %d: %d ports from %d to %d, want %d from %d to %d", tt.low, tt.high, len(got), got[0], got[len(got)-1], tt.count, tt.first, tt.last)
+		}
+	}
+}
