@@ -53,7 +53,9 @@ typedef int (*mk_allgather)(void* user, const void* mine, void* all, uint64_t by
 
 typedef enum mk_network {
   MK_NETWORK_NONE = 0,
-  MK_NETWORK_EMU = 1 /* nodes of one host: device copies, held back to the bandwidth and latency given */
+  MK_NETWORK_EMU = 1 /* nodes of one host: device copies, held back to the bandwidth and latency given. Kernels that a
+                        process loads for the first time while a call is under way hold these copies up until the call's
+                        waits run out: load them before (cudaFuncGetAttributes, or CUDA_MODULE_LOADING=EAGER) */
 } mk_network;
 
 typedef struct mk_context_desc {
