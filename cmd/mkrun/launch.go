@@ -165,7 +165,7 @@ func (f *launchFlags) add(cmd *cobra.Command) {
 	fs.StringVar(&f.bind, "bind", launch.BindAuto, "bind ranks to CPUs: auto (near the rank's GPU, where there are GPUs), none, numa or core")
 	fs.BoolVar(&f.bindings, "report-bindings", false, "say on which CPUs and GPU each rank is")
 	fs.StringVar(&f.gpus, "gpus", "", "GPUs that the ranks of every node may use: numbers, GPU-UUIDs (may be shortened) or MIG-UUIDs, as in 0,2,GPU-3fa4")
-	fs.BoolVar(&f.isolate, "gpu-isolate", false, "let each rank see its own GPU only (peers then cannot reach it directly)")
+	fs.BoolVar(&f.isolate, "gpu-isolate", false, "let each rank see its own GPU only (copies between GPUs by copy engines then leave NVLink aside)")
 	fs.StringVarP(&f.module, "module", "m", "", "run a Python module as ranks (python3 -u -m MODULE); its arguments are behind --")
 	fs.StringVar(&f.compat, "compat", "none", "also set the variables of another launcher, for programs that know no others: ompi or slurm")
 	fs.BoolVar(&f.pmi, "pmi", true, "answer programs built with MPICH, Intel MPI or MVAPICH (PMI-1), so that they find each other")

@@ -161,30 +161,7 @@ func TestALostFlagIsNamed(t *testing.T) {
 
 // An abort from outside ends a run that waits, with the reason.
 func TestAbortEndsAWait(t *testing.T) {
-	s := spec(plan.Shape{M: 64, N: 32, K: 16}, 2)
-	p, err := s.Plan()
-	if err != nil {
-		t.Fatal(err)
-	}
-	boot := enginetest.NewWorld(2)
-	defer func() { _ = boot.Close() }()
-	instances := make([]engine.Instance, 2)
-	var wg sync.WaitGroup
-	for rank := range instances {
-		wg.Go(func() {
-			e, err := cuda.New(hostlib)
-			if err == nil {
-				instances[rank], err = e.Open(t.Context(), engine.Config{Rank: rank, Plan: p, Shape: s.Shape, WaitTimeout: s.WaitTimeout, Bootstrap: boot.Rank(rank)})
-			}
-			if err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	wg.Wait()
-	if t.Failed() {
-		return
-	}
+	instances := openTwo(t, 20*time.Second)
 	reason := errors.New("the user has had enough")
 	done := make(chan error)
 	go func() { // its peer never comes
@@ -204,6 +181,54 @@ func TestAbortEndsAWait(t *testing.T) {
 			t.Errorf("closing rank %d: %v", rank, err)
 		}
 		in.Abort(reason) // may come at any time
+	}
+}
+
+// openTwo opens both ranks of a small job, whose meeting point lasts as long as the test.
+func openTwo(t *testing.T, patience time.Duration) []engine.Instance {
+	t.Helper()
+	s := spec(plan.Shape{M: 64, N: 32, K: 16}, 2)
+	p, err := s.Plan()
+	if err != nil {
+		t.Fatal(err)
+	}
+	boot := enginetest.NewWorld(2)
+	t.Cleanup(func() { _ = boot.Close() })
+	instances := make([]engine.Instance, 2)
+	var wg sync.WaitGroup
+	for rank := range instances {
+		wg.Go(func() {
+			e, err := cuda.New(hostlib)
+			if err == nil {
+				instances[rank], err = e.Open(t.Context(), engine.Config{Rank: rank, Plan: p, Shape: s.Shape, WaitTimeout: patience, Bootstrap: boot.Rank(rank)})
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
+	return instances
+}
+
+// A barrier that a rank does not come to is over after the bound of waits, and is told as a wait.
+func TestABarrierIsBounded(t *testing.T) {
+	instances := openTwo(t, 100*time.Millisecond)
+	if err := instances[0].Sync(t.Context()); err != nil { // put into the stream: what becomes of it is seen later
+		t.Fatal(err)
+	}
+	var wait *engine.WaitError
+	if err := instances[0].Sync(t.Context()); !errors.As(err, &wait) || wait.Flag != "barrier" || wait.Role != "sync" {
+		t.Errorf("the next barrier gives %v, want a wait that ran out", err)
+	}
+	for rank, in := range instances {
+		in.Abort(errors.New("the end of the test"))
+		if err := in.Close(); err != nil {
+			t.Errorf("closing rank %d: %v", rank, err)
+		}
 	}
 }
 
