@@ -93,7 +93,7 @@ func pidsOf(b *testing.B, host, word string) []int {
 	for _, field := range strings.Fields(string(out)) {
 		line, err := os.ReadFile("/proc/" + field + "/cmdline")
 		text := strings.ReplaceAll(string(line), "\x00", " ")
-		if err == nil && strings.Contains(text, word) && !strings.Contains(text, bed.script) {
+		if err == nil && strings.Contains(text, word) && !strings.Contains(text, bed.script) && !strings.Contains(text, "sshd") {
 			var pid int
 			if _, err := fmt.Sscan(field, &pid); err == nil {
 				list = append(list, pid)
@@ -153,7 +153,7 @@ func contestRow(b *testing.B, what string, c contender, do func(*testing.B, cont
 	defer func() {
 		tool(b, "heal", "h3")
 		for _, host := range hosts { // what the launcher left
-			for _, word := range []string{"sleep 7777", "orted", "torch.distributed.run", "mkrun", "mpirun"} {
+			for _, word := range []string{"sleep 7777", "orted", "torch.distributed.run", "rank-keeper", bed.mkrun + " ", "mpirun"} {
 				for _, pid := range pidsOf(b, host, word) {
 					_ = syscall.Kill(pid, syscall.SIGKILL)
 				}

@@ -234,7 +234,8 @@ func (l *remoteLauncher) pass(ctx context.Context, failed <-chan error) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-failed: // nobody reads the output any more
+		case err := <-failed: // nobody reads the output any more
+			l.opts.Log.Debug("showing output", "error", err)
 			l.ssh.kill()
 			return
 		case err := <-l.stdin.failures():
