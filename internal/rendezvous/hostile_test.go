@@ -56,9 +56,9 @@ func TestHostileBytes(t *testing.T) {
 		t.Error(err)
 	}
 	until(t, g, "node 1", sees(1, true))
-	grown := int64(0)
-	for range 20 {
-		grown = max(grown, heap()-before)
+	grown := heap() - before
+	for range 20 { // memberlist reads each packet into 64 KiB of its own, which are garbage at once: what stays counts
+		grown = min(grown, heap()-before)
 	}
 	runtime.KeepAlive(attacks)
 	if most := int64(len(open)) * 32 << 10; grown > most {
