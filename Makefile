@@ -44,11 +44,11 @@ run: build ## build, then run and check AllGather+GEMM of a Llama-3 8B layer on 
 test: setup test-plain test-race ## all tests: unit and end to end, then all again under the race detector
 
 .PHONY: test-plain
-test-plain:
+test-plain: net
 	go run ./internal/citest $(TEST_FLAGS) $(PKGS)
 
 .PHONY: test-race
-test-race:
+test-race: net
 	go run ./internal/citest -race $(TEST_FLAGS) $(PKGS)
 
 .PHONY: test-hosts

@@ -75,8 +75,9 @@ results: up to which size is configured for each world.`,
 
 // operatorFlags are the flags of one operator.
 type operatorFlags struct {
-	def operatorDef
-	req request.Request
+	def    operatorDef
+	req    request.Request
+	netGID int // index; -1: chosen
 }
 
 // addShape adds what says how large the operator is and which settings it gets.
@@ -133,6 +134,10 @@ func (f *operatorFlags) addRun(cmd *cobra.Command) {
 	}
 	fs.StringVar(&f.req.CUDA.Mover, "mover", "", "who moves bytes between GPUs of a node: sm or ce (copy engine); default: as configured")
 	_ = cmd.RegisterFlagCompletionFunc("mover", cobra.FixedCompletions([]string{"sm", "ce"}, cobra.ShellCompDirectiveNoFileComp))
+	fs.StringVar(&f.req.Net.Backend, "net", operator.NetAuto, "what carries bytes between nodes: ibverbs (RDMA NICs), emu (a software NIC, on one host), tcp, or auto: the first that all ranks have")
+	_ = cmd.RegisterFlagCompletionFunc("net", cobra.FixedCompletions(operator.Nets[1:], cobra.ShellCompDirectiveNoFileComp))
+	fs.StringVar(&f.req.Net.Devices, "net-devices", "", "NICs in rail order, as in mlx5_0,mlx5_1:2 (default: all that can be used)")
+	fs.IntVar(&f.netGID, "net-gid", -1, "index in the GID table of RoCE NICs (default: chosen by type and address)")
 	fs.Float64Var(&f.req.Net.BandwidthGBs, "net-bandwidth", 0, "emulated bandwidth between nodes, GB/s per rank and direction (0: not limited)")
 	fs.DurationVar(&f.req.Net.Latency, "net-latency", 0, "emulated latency of each message between nodes, e.g. 50us")
 	fs.BoolVar(&f.req.Net.Reorder, "net-reorder", false, "deliver the pieces of messages between nodes out of order (seeded by --seed)")
@@ -210,6 +215,7 @@ func (f *launchFlags) launchOperator(cmd *cobra.Command, op *operatorFlags) erro
 	}
 	req := op.req
 	req.World, req.Engine, req.Check = job.World, f.run.engine, f.run.check
+	req.Net.GID = op.netGID + 1
 	req.Iters, req.Warmup, req.Seed, req.Net.Seed = f.run.iters, f.run.warmup, f.run.seed, f.run.seed
 	req.CUDA.ShareGPUs, req.GPUs, req.Remote = f.run.shareGPUs, gpusOf(job), job.Remote()
 	resolve := req.Resolve

@@ -88,7 +88,8 @@ typedef struct mknet_emu {
   uint32_t nics;        /* emulated NICs per rank, 0: one */
   uint32_t unordered;   /* 0: like RC queue pairs; 1: like SRD, pieces arrive in any order */
   uint32_t piece;       /* largest message in bytes, 0: 1 MiB */
-  uint32_t reserved;
+  uint32_t direct;      /* 1: peers in this process are reached at their own addresses, which race detectors can follow;
+                           they must not close before all is drained */
   uint64_t seed;        /* of jitter and order */
   uint64_t drop_after;  /* the piece with this number, from 1, is lost and reported as an error; 0: none */
 } mknet_emu;
@@ -98,7 +99,7 @@ typedef struct mknet_rdma {
   const char* devices;     /* NIC names in rail order, separated by commas, each NAME or NAME:PORT; NULL: all that are active */
   const char* library;     /* libibverbs to load; NULL: libibverbs.so.1 at the usual places */
   const char* efa_home;    /* EFA installation whose lib folders are searched first; NULL: none */
-  int32_t gid_index;       /* RoCE; negative: chosen by type and address */
+  uint32_t gid;            /* RoCE: 1 + index in the GID table; 0: chosen by type and address */
   uint32_t gid_family;     /* 4 or 6: wanted address family of the GID; 0: IPv4 if there is one */
   uint32_t mtu;            /* largest path MTU in bytes: 256, 512, 1024, 2048, 4096; 0: what both ports have */
   uint32_t qps;            /* queue pairs per peer and NIC; 0: one */

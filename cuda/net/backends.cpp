@@ -2,6 +2,7 @@
 
 #include "net/control.h"
 #include "net/emu.h"
+#include "net/verbs.h"
 
 namespace mk::net {
 
@@ -21,7 +22,8 @@ std::vector<std::unique_ptr<Nic>> open_emu(const mknet_desc& desc, const Device&
 std::vector<std::unique_ptr<Nic>> open_nics(const mknet_desc& desc, const Device& device) {
   const std::string name = desc.backend;
   if (name == "emu") return open_emu(desc, device);
-  fail(MKNET_ERROR_UNSUPPORTED, "unknown network backend \"%s\"; known: emu", name.c_str());
+  if (name == "ibverbs") return open_verbs(desc);
+  fail(MKNET_ERROR_UNSUPPORTED, "unknown network backend \"%s\"; known: emu, ibverbs", name.c_str());
 }
 
 }  // namespace mk::net

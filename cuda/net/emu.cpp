@@ -116,9 +116,9 @@ class Emu final : public Nic {
     if (r.get<bool>() != p_.ordered) fail(MKNET_ERROR_PEER, "rank %u emulates another kind of link", peer);
     try {
       p.heap_memory = r.get<int32_t>();
-      p.heap = open_shared(r, p.pid, "the heap");
-      p.inbox = open_shared(r, p.pid, "the inbox");
-      const Shared arrivals = open_shared(r, p.pid, "the emulated NIC");
+      p.heap = open_shared(r, p.pid, s_.link.direct != 0, "the heap");
+      p.inbox = open_shared(r, p.pid, s_.link.direct != 0, "the inbox");
+      const Shared arrivals = open_shared(r, p.pid, s_.link.direct != 0, "the emulated NIC");
       p.arrivals = std::make_unique<Arrivals>(arrivals, r.get<uint64_t>());
       r.end();
       if (mapped != nullptr) p.heap.use(mapped);
@@ -204,8 +204,9 @@ class Emu final : public Nic {
 
   std::string path(uint32_t peer, uint32_t) const override { return format("process %d", peers_[peer].pid); }
   std::string describe() const override {
-    return format("%s: %s link of %.3g GB/s, %.3g us, pieces of %" PRIu64 " bytes", p_.name.c_str(),
-                  p_.ordered ? "ordered" : "unordered", s_.link.bandwidth / 1e9,
+    const std::string speed = s_.link.bandwidth > 0 ? format("%.3g GB/s", s_.link.bandwidth / 1e9) : "the memory's speed";
+    return format("%s: %s link of %s, %.3g us, pieces of %" PRIu64 " bytes", p_.name.c_str(),
+                  p_.ordered ? "ordered" : "unordered", speed.c_str(),
                   static_cast<double>(s_.link.latency_ns) / 1e3, p_.max_write);
   }
 

@@ -54,13 +54,13 @@ void put_shared(BlobWriter& w, const char* base, uint64_t bytes, int fd, uint64_
   w.put(fd_offset);
 }
 
-Shared open_shared(BlobReader& r, int pid, const char* what) {
+Shared open_shared(BlobReader& r, int pid, bool direct, const char* what) {
   Shared s;
   s.base = reinterpret_cast<char*>(r.get<uint64_t>());
   s.bytes = r.get<uint64_t>();
   const int32_t fd = r.get<int32_t>();
   const uint64_t offset = r.get<uint64_t>();
-  if (pid == getpid()) return s;
+  if (pid == getpid() && (direct || fd < 0)) return s;
   s.base = nullptr;
   if (fd < 0 || s.bytes == 0) return s;
   const std::string path = format("/proc/%d/fd/%d", pid, fd);

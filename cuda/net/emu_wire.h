@@ -19,9 +19,10 @@ struct Shared {
   void use(void* base);
 };
 
-// Where the memory is, as endpoint data; and the other side of it. `pid` is the owner's process.
+// Where the memory is, as endpoint data; and the other side of it. `pid` is the owner's process; `direct`: in this process
+// memory is used where it is.
 void put_shared(BlobWriter& w, const char* base, uint64_t bytes, int fd, uint64_t fd_offset);
-Shared open_shared(BlobReader& r, int pid, const char* what);
+Shared open_shared(BlobReader& r, int pid, bool direct, const char* what);
 
 int new_memfd(const char* name, uint64_t bytes);
 

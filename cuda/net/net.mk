@@ -29,12 +29,15 @@ define net_checked
 $(NET_OUT)/$(1)/%.o: cuda/%.cpp $(NET_HEADERS)
 	@mkdir -p $$(@D)
 	$(CXX) $(NET_CHECKED) $(NET_SANITIZE_$(1)) -c $$< -o $$@
+$(NET_OUT)/fakeverbs-$(1).so: cuda/tests/fake/verbs.cpp cuda/tests/fake/verbs.h $(NET_HEADERS)
+	@mkdir -p $$(@D)
+	$(CXX) $(NET_CHECKED) -fPIC -shared $(NET_SANITIZE_$(1)) $$< -o $$@
 $(NET_OUT)/tests-$(1): $(patsubst cuda/%.cpp,$(NET_OUT)/$(1)/%.o,$(NET_SOURCES) $(NET_TEST_SOURCES))
 	$(CXX) $(NET_SANITIZE_$(1)) $$^ -o $$@ -ldl -lpthread
 endef
 $(eval $(call net_checked,memory))
 $(eval $(call net_checked,thread))
 
-net-test: $(NET_OUT)/tests-memory $(NET_OUT)/tests-thread ## test the inter-node path (needs no GPU and no NIC)
+net-test: $(foreach s,memory thread,$(NET_OUT)/tests-$(s) $(NET_OUT)/fakeverbs-$(s).so) ## test the inter-node path (needs no GPU and no NIC)
 	$(NET_OUT)/tests-memory
 	$(NET_OUT)/tests-thread

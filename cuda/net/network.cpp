@@ -157,11 +157,11 @@ void Network::build_common() {
 const Blob& Network::endpoint(int32_t peer) {
   if (peer < -1 || peer >= static_cast<int32_t>(world_) || peer == static_cast<int32_t>(rank_))
     fail(MKNET_ERROR_ARGUMENT, "rank %u has no endpoint for rank %d", rank_, peer);
-  if (proxy_) fail(MKNET_ERROR_ARGUMENT, "the network was started; reset it first");
   if (common_.empty()) build_common();
   if (peer == -1) return common_;
   Blob& blob = endpoints_[static_cast<uint32_t>(peer)];
   if (blob.empty()) {
+    if (proxy_) fail(MKNET_ERROR_ARGUMENT, "the network was started without rank %d; reset it first", peer);
     BlobWriter w;
     w.put(job_);
     for (const auto& nic : nics_) {
@@ -225,6 +225,7 @@ void Network::connect(uint32_t peer, const Blob& common, const Blob& own, void* 
     p.end();
     if (!nics_[0]->properties().ordered && settings.credits == 0) fail(MKNET_ERROR_PEER, "one side cannot receive");
     set_up_transfer();
+    transfer_->set_piece();
     transfer_->add_peer(peer, settings);
   } catch (const Error& e) {
     refuse(peer, e);

@@ -15,6 +15,8 @@
 
 namespace mk::net {
 
+constexpr size_t kBatch = 32;  // writes that go to a NIC at once, by one doorbell
+
 struct Region {
   char* base = nullptr;
   uint64_t bytes = 0;

@@ -22,6 +22,7 @@ constexpr uint64_t kIdleNap = 1000000;       // longest while a command or an ar
 constexpr uint64_t kLongSleep = 100000000;   // while only a wake-up can bring work
 constexpr int kTake = 64;                    // commands between two looks at the NICs
 constexpr uint64_t kAskNap = 50000;
+constexpr uint64_t kPatience = 60000000000u;  // until the thread must have done what it was asked for, on a busy machine
 
 void nap(uint64_t ns) { std::this_thread::sleep_for(std::chrono::nanoseconds(ns)); }
 
@@ -168,10 +169,13 @@ bool Proxy::serve() {
 }
 
 bool Proxy::send_probes() {
-  if (!transfer_.room()) return false;
-  const uint32_t peer = probe_peers_[probes_sent_ / kMaxLanes], lane = probes_sent_ % kMaxLanes;
-  if (lane < transfer_.lanes(peer)) transfer_.probe(peer, lane, probe_value_);
-  return ++probes_sent_ == probe_peers_.size() * kMaxLanes;
+  for (; probes_sent_ < probe_peers_.size() * kMaxLanes; ++probes_sent_) {
+    const uint32_t peer = probe_peers_[probes_sent_ / kMaxLanes], lane = probes_sent_ % kMaxLanes;
+    if (lane >= transfer_.lanes(peer)) continue;
+    if (!transfer_.room()) return false;
+    transfer_.probe(peer, lane, probe_value_);
+  }
+  return true;
 }
 
 bool Proxy::look_for_probes() {
@@ -205,7 +209,9 @@ void Proxy::ask(uint32_t what, uint64_t deadline_ns, const char* doing) {
     }
     late = now_ns() >= deadline_ns;
     nap(kAskNap);
+    ring_.wake();  // again: the thread may have been on its way to sleep
   }
+  verdict_.check();  // a thread that failed takes the request back
 }
 
 void Proxy::verify(const std::vector<uint32_t>& peers, uint64_t value, uint64_t deadline_ns) {
@@ -214,9 +220,9 @@ void Proxy::verify(const std::vector<uint32_t>& peers, uint64_t value, uint64_t 
   probe_value_ = value;
   probes_sent_ = 0;
   if (peers.empty()) return;
-  ask(kProbe, std::max(deadline_ns, now_ns() + 10000000000u), "sending probes to the peers");
+  ask(kProbe, std::max(deadline_ns, now_ns() + kPatience), "sending probes to the peers");
   for (;;) {
-    ask(kLook, std::max(deadline_ns, now_ns() + 10000000000u), "looking for the peers' probes");
+    ask(kLook, std::max(deadline_ns, now_ns() + kPatience), "looking for the peers' probes");
     if (missing_.empty()) return;
     if (now_ns() >= deadline_ns) fail(MKNET_ERROR_TIMEOUT, "no probe came from %s", missing_.c_str());
     nap(kAskNap);

@@ -13,6 +13,10 @@ constexpr uint64_t kCheckEvery = 10000000;  // ns
 
 Transfer::Transfer(const TransferSettings& settings)
     : s_(settings), table_(kTable), next_(settings.start), oldest_(settings.start), completed_(settings.start) {
+  set_piece();
+}
+
+void Transfer::set_piece() {
   piece_ = UINT64_MAX;
   for (const Nic* nic : s_.nics) piece_ = std::min(piece_, nic->properties().max_write);
 }

@@ -48,7 +48,6 @@ struct Way {
   uint32_t nic = 0, lane = 0;
   std::vector<Write> waiting;
 };
-constexpr size_t kBatch = 32;  // writes of a way that are made before they find room: one doorbell
 
 // Where the cutting of a command into writes has got to.
 struct Cursor {
@@ -73,6 +72,8 @@ class Transfer {
   virtual ~Transfer() = default;
 
   virtual void add_peer(uint32_t peer, const PeerSettings& settings) = 0;
+  // Pieces are what all NICs take, which may get less with each peer.
+  void set_piece();
 
   bool room() const { return next_ - oldest_ < kTable; }
   // Takes a command from the FIFO; throws if it cannot be right. Positions come in order.

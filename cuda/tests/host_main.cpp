@@ -1,10 +1,13 @@
 #include <cstdio>
+#include <cstring>
 
 #include "tests/check.h"
 
-int main() {
+// An argument is a part of the names of the tests to run.
+int main(int argc, char** argv) {
   int passed = 0, failed = 0;
   for (const test::Case& c : test::cases()) {
+    if (argc > 1 && strstr(c.name, argv[1]) == nullptr) continue;
     const int before = test::failures();
     c.run();
     const bool good = test::failures() == before;

@@ -41,6 +41,7 @@ void ping(Ranks& ranks, uint64_t rounds) {
 }
 
 void emu(mknet_desc& d, bool unordered) {
+  d.emu.direct = 1;
   d.emu.unordered = unordered;
   d.emu.nics = 2;
   d.emu.piece = 1024;

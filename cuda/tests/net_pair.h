@@ -66,12 +66,17 @@ class Ranks {
   RankNet& operator[](int r) { return ranks_[static_cast<size_t>(r)]; }
   int size() const { return static_cast<int>(ranks_.size()); }
 
-  static std::vector<unsigned char> endpoint(RankNet& k, int peer) {
+  // Endpoint data; with an error, none, and its text.
+  static std::vector<unsigned char> endpoint(RankNet& k, int peer, std::string* text = nullptr) {
     uint64_t n = 0;
+    mknet_error e;
     std::vector<unsigned char> blob;
-    NET_OK([&](mknet_error* e) { return mknet_endpoint(k.net, peer, nullptr, &n, e); });
-    blob.resize(n);
-    NET_OK([&](mknet_error* e) { return mknet_endpoint(k.net, peer, blob.data(), &n, e); });
+    if (mknet_endpoint(k.net, peer, nullptr, &n, &e) == MKNET_OK) {
+      blob.resize(n);
+      mknet_endpoint(k.net, peer, blob.data(), &n, &e);
+    }
+    if (text != nullptr) *text = e.text;
+    else CHECK(e.code == MKNET_OK);
     return blob;
   }
 
@@ -80,7 +85,11 @@ class Ranks {
     mknet_error e;
     for (int r = 0; r < size(); ++r)
       for (int p = 0; p < size(); ++p)
-        if (p != r) endpoint((*this)[r], p);
+        if (p != r) {
+          std::string text;
+          endpoint((*this)[r], p, &text);
+          if (!text.empty()) return text;
+        }
     for (int r = 0; r < size(); ++r)
       for (int p = 0; p < size(); ++p) {
         if (p == r) continue;
@@ -108,9 +117,10 @@ class Ranks {
         if (mknet_verify(ranks_[r].net, timeout_ns, &e) != MKNET_OK) texts[r] = e.text;
       });
     for (auto& t : threads) t.join();
+    std::string all;
     for (const std::string& t : texts)
-      if (!t.empty()) return t;
-    return "";
+      if (!t.empty()) all += (all.empty() ? "" : " | ") + t;
+    return all;
   }
   void drain() {
     for (RankNet& k : ranks_) NET_OK([&](mknet_error* e) { return mknet_drain(k.net, kPatience, e); });

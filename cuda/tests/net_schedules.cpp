@@ -11,9 +11,9 @@ using test::Rng;
 namespace {
 
 #if defined(__SANITIZE_THREAD__)
-constexpr uint64_t kSchedules = 100;
+constexpr uint64_t kSchedules = 60;
 #else
-constexpr uint64_t kSchedules = 2000;
+constexpr uint64_t kSchedules = 700;
 #endif
 
 struct Network {

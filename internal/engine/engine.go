@@ -12,13 +12,16 @@ import (
 	"github.com/mkrun/mkrun/internal/ports"
 )
 
-// Net describes the emulated link between nodes of the CPU engine. Zero values mean "as fast as
-// the host's TCP is, in order".
+// Net says what carries bytes between nodes, and describes the emulated link of the backends tcp and emu. Zero values
+// mean tcp, as fast as the host is, in order.
 type Net struct {
-	BandwidthGBs float64       `json:"bandwidth_gbs"` // per rank and direction, GB/s (1e9 bytes)
-	Latency      time.Duration `json:"latency"`       // added to every message
-	Reorder      bool          `json:"reorder"`       // deliver the pieces of messages out of order
-	Seed         uint64        `json:"seed"`          // of the reordering
+	Backend      string        `json:"backend,omitempty"` // auto, ibverbs, emu or tcp; "" = tcp
+	Devices      string        `json:"devices,omitempty"` // NICs in rail order, separated by commas; "" = all that can be used
+	GID          int           `json:"gid,omitempty"`     // 1 + index in the GID table of a RoCE NIC; 0 = chosen
+	BandwidthGBs float64       `json:"bandwidth_gbs"`     // per rank and direction, GB/s (1e9 bytes)
+	Latency      time.Duration `json:"latency"`           // added to every message
+	Reorder      bool          `json:"reorder"`           // deliver the pieces of messages out of order
+	Seed         uint64        `json:"seed"`              // of the reordering
 }
 
 // CUDA is what only the CUDA engine is told. What is 0 or "" the data plane chooses by shape; all ranks are told the same.
@@ -69,6 +72,21 @@ type Bootstrap interface {
 	PeerFile(ctx context.Context, rank int, name string) (*os.File, error)
 	// Barrier returns when every rank of the job has entered it. Calls are matched by their order.
 	Barrier(ctx context.Context) error
+}
+
+// NetError is a failure of the network between nodes as seen by one rank: of a NIC, a queue pair, a path.
+type NetError struct {
+	Rank int
+	Err  error
+}
+
+func (e *NetError) Error() string { return fmt.Sprintf("rank %d: network: %v", e.Rank, e.Err) }
+
+func (e *NetError) Unwrap() error { return e.Err }
+
+// Networked is an instance that can say what carries its bytes between nodes, and why.
+type Networked interface {
+	Network() (name, why string)
 }
 
 // Everyone addresses the common part of a rank's endpoint data.

@@ -115,8 +115,10 @@ func leave(ctx context.Context, s *session.Rank, stderr io.Writer, err error) in
 			return exitAborted
 		}
 	}
+	// A network's failure may be the death of a peer, who has a better story to tell.
 	var lost *engine.PeerError
-	complaint := session.Complaint{Reason: err.Error(), ExitStatus: status, PeerLost: errors.As(err, &lost)}
+	var network *engine.NetError
+	complaint := session.Complaint{Reason: err.Error(), ExitStatus: status, PeerLost: errors.As(err, &lost) || errors.As(err, &network)}
 	// The context may be what failed; the request must go out all the same.
 	tell, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveLimit)
 	defer cancel()

@@ -36,6 +36,9 @@ func Merge(spec RunSpec, p *plan.Plan, net string, results []RankResult) (*repor
 		d.Check = &report.Check{}
 	}
 	d.Settings = byRank[0].Settings
+	if byRank[0].Net != "" {
+		d.Net, d.NetWhy = byRank[0].Net, byRank[0].NetWhy
+	}
 	slowest := make([]int64, spec.Iters)
 	for i, r := range byRank {
 		if r.Rank != i {

@@ -31,8 +31,10 @@ type RankResult struct {
 	LostPeer *int `json:"lost_peer,omitempty"`
 
 	Engine  string  `json:"engine"`
-	TimesNS []int64 `json:"times_ns"` // of the timed calls, in order
-	Flops   int64   `json:"flops"`    // of one call
+	Net     string  `json:"net,omitempty"`     // what carried bytes between nodes, where the engine says so
+	NetWhy  string  `json:"net_why,omitempty"` // and why
+	TimesNS []int64 `json:"times_ns"`          // of the timed calls, in order
+	Flops   int64   `json:"flops"`             // of one call
 	// Of one call, written by this rank to others.
 	IntraBytes int64 `json:"intra_bytes"`
 	InterBytes int64 `json:"inter_bytes"`
@@ -125,6 +127,9 @@ func run(ctx context.Context, eng engine.Engine, spec RunSpec, at Rank, result *
 	}
 	defer func() { err = errors.Join(err, in.Close()) }()
 
+	if networked, ok := in.(engine.Networked); ok {
+		result.Net, result.NetWhy = networked.Network()
+	}
 	if chooser, ok := in.(engine.Chooser); ok {
 		result.Settings = chooser.Settings()
 	}

@@ -18,6 +18,12 @@ import (
 	"github.com/mkrun/mkrun/internal/plan"
 )
 
+// NetAuto asks for the first backend between nodes that all ranks have; Nets are all that can be asked for.
+const NetAuto = "auto"
+
+// Nets are the values of --net; "" is tcp.
+var Nets = []string{"", NetAuto, "ibverbs", "emu", "tcp"}
+
 // RunSpec is one run of an operator, the same on all ranks. The launcher sends it; each rank makes the
 // plan from it. (That all ranks have the same plan is checked when their engines open.)
 type RunSpec struct {
@@ -120,6 +126,14 @@ func (s RunSpec) Validate() error {
 		return fmt.Errorf("%d timed calls; give a number from 1 to %d", s.Iters, maxIters)
 	case s.Net.BandwidthGBs != 0 && !(s.Net.BandwidthGBs >= minBandwidth && s.Net.BandwidthGBs <= maxBandwidth):
 		return fmt.Errorf("a bandwidth of %v GB/s cannot be emulated; give 0 (no limit) or %v to %v", s.Net.BandwidthGBs, minBandwidth, float64(maxBandwidth))
+	case !slices.Contains(Nets, s.Net.Backend):
+		return fmt.Errorf("--net %s: there are %s", s.Net.Backend, strings.Join(Nets[1:], ", "))
+	case s.Net.Backend != "" && s.Net.Backend != NetAuto && s.Engine == EngineCUDA && s.Net.Backend != "emu":
+		return fmt.Errorf("--net %s: the CUDA engine sends between nodes through emu only", s.Net.Backend)
+	case s.Net.Backend == "ibverbs" && (s.Net.BandwidthGBs != 0 || s.Net.Latency != 0 || s.Net.Reorder):
+		return fmt.Errorf("--net %s is a real network; bandwidth, latency and order are emulated with emu and tcp", s.Net.Backend)
+	case s.Net.GID < 0 || s.Net.GID > 256:
+		return fmt.Errorf("there is no GID %d", s.Net.GID-1)
 	case s.Net.Latency < 0:
 		return errors.New("the latency of the emulated network must not be negative")
 	case s.WaitTimeout <= 0:

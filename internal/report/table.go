@@ -14,6 +14,9 @@ func (d *Document) WriteTable(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s  M=%d N=%d K=%d %s  %s, %s  engine %s, net %s\n",
 		d.Operator, d.Shape.M, d.Shape.N, d.Shape.K, d.DType, count(d.World.Nodes, "node"), count(d.World.Size, "rank"), d.Engine, d.Net)
+	if d.NetWhy != "" {
+		fmt.Fprintf(&b, "net %s: %s\n", d.Net, d.NetWhy)
+	}
 	if d.Plan != nil {
 		fmt.Fprintf(&b, "plan: %s, %s, %s, verified   config: %s   started in %.0f ms\n",
 			count(d.Plan.Transfers, "transfer"), count(d.Plan.Segments, "segment"), count(d.Plan.Flags, "flag"), d.Config.Source, d.StartMS)

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -53,7 +54,9 @@ type instance struct {
 
 	heaps   []*heap // by rank; nil for ranks of other nodes
 	key     string  // of the own heap, when local
-	net     *network
+	chosen  chosenNet
+	net     *network   // between nodes over TCP; nil with a fabric
+	fabric  *fabric    // between nodes over the inter-node library
 	buffers [][]uint16 // the rank's part of inputs and outputs; nil for landing buffers
 
 	queues   [plan.NumRoles]queue
@@ -74,6 +77,7 @@ type endpoint struct {
 	Digest  string `json:"digest"`            // of plan, shape and dtype
 	Address string `json:"address,omitempty"` // where it listens for ranks of other nodes
 	Heap    string `json:"heap,omitempty"`    // key of its heap, when all ranks are in one process
+	Net     []byte `json:"net,omitempty"`     // of its NICs
 }
 
 var errClosed = errors.New("the instance is closed")
@@ -155,27 +159,32 @@ func (in *instance) open(ctx context.Context) error {
 	mine := endpoint{Digest: fmt.Sprintf("%x", sum)}
 	// Every open of a job gets names of its own; all ranks open in the same order.
 	name := "heap-" + strconv.FormatUint(in.engine.opens.Add(1), 10)
-	if in.engine.local {
+	if in.chosen, err = in.chooseNet(ctx); err != nil {
+		return err
+	}
+	var file *os.File // of the heap
+	if in.engine.local && in.chosen.backend == NetTCP {
 		in.heaps[me] = newLocalHeap(in.lay, digest64(sum))
+	} else if in.heaps[me], file, err = newMappedHeap(in.lay, digest64(sum)); err != nil {
+		return err
+	}
+	if in.engine.local {
+		in.heaps[me].sharedInProcess()
 		in.key = rand.Text()
 		mine.Heap = in.key
 		in.engine.heaps.Store(in.key, in.heaps[me])
-	} else {
-		h, file, err := newMappedHeap(in.lay, digest64(sum))
-		if err != nil {
-			return err
-		}
-		in.heaps[me] = h
-		err = in.cfg.Bootstrap.ShareFile(ctx, name, file)
-		if err = errors.Join(err, file.Close()); err != nil {
-			return fmt.Errorf("sharing the heap with the ranks of the node: %w", err)
+	}
+	err = in.openNet(&mine, file)
+	if err == nil && file != nil && !in.engine.local {
+		if err = in.cfg.Bootstrap.ShareFile(ctx, name, file); err != nil {
+			err = fmt.Errorf("sharing the heap with the ranks of the node: %w", err)
 		}
 	}
-	if in.net, err = newNetwork(in); err != nil {
+	if file != nil {
+		err = errors.Join(err, file.Close())
+	}
+	if err != nil {
 		return err
-	}
-	if in.net.listener != nil {
-		mine.Address = in.net.listener.Addr().String()
 	}
 	peers, keys, err := in.exchange(ctx, mine)
 	if err != nil {
@@ -193,8 +202,11 @@ func (in *instance) open(ctx context.Context) error {
 	for i := range p.Buffers {
 		b := &p.Buffers[i]
 		n := b.RowSpan(me, p.World.Size()).Len(in.cfg.Shape) * in.cfg.Shape.Of(b.Cols)
+		sent := in.fabric.memory(plan.BufferID(i))
 		switch {
 		case b.Kind == plan.BufLanding:
+		case sent != nil:
+			in.buffers[i] = sent
 		case b.InHeap():
 			in.buffers[i] = in.heap().elements(in.lay.landing[i], n)
 		default:
@@ -204,17 +216,56 @@ func (in *instance) open(ctx context.Context) error {
 	if err := in.compile(); err != nil {
 		return err
 	}
+	if in.fabric != nil {
+		common := make([][]byte, len(peers))
+		for rank := range peers {
+			common[rank] = peers[rank].Net
+		}
+		return in.fabric.connect(ctx, common, keys)
+	}
+	return in.connectTCP(ctx, peers, keys)
+}
+
+// openNet opens what carries bytes between nodes, and adds the rank's endpoint.
+func (in *instance) openNet(mine *endpoint, heapFile *os.File) (err error) {
+	if in.chosen.backend != NetTCP {
+		if in.fabric, err = newFabric(in, in.chosen.backend, in.chosen.job, heapFile); err == nil {
+			mine.Net, err = in.fabric.net.Endpoint(engine.Everyone)
+		}
+		return err
+	}
+	if in.net, err = newNetwork(in); err != nil {
+		return err
+	}
+	if in.net.listener != nil {
+		mine.Address = in.net.listener.Addr().String()
+	}
+	return nil
+}
+
+// Network implements engine.Networked.
+func (in *instance) Network() (name, why string) {
+	if in.cfg.Plan.World.Nodes() == 1 {
+		return "none", "one node"
+	}
+	if in.fabric != nil {
+		return in.chosen.backend, in.chosen.why + "; " + in.fabric.text
+	}
+	return in.chosen.backend, in.chosen.why
+}
+
+func (in *instance) connectTCP(ctx context.Context, peers []endpoint, keys [][]byte) error {
 	for _, l := range in.net.inward {
 		if err := l.compile(); err != nil {
 			return err
 		}
 	}
-	err = in.net.connect(ctx, func(rank int) (string, *linkKey, error) {
+	err := in.net.connect(ctx, func(rank int) (string, *linkKey, error) {
 		if _, _, err := net.SplitHostPort(peers[rank].Address); err != nil {
 			return "", nil, fmt.Errorf("rank %d published no address to connect to: %w", rank, err)
 		}
 		if len(keys[rank]) != len(linkKey{}) {
-			return "", nil, fmt.Errorf("rank %d gave rank %d no key for its connection", rank, me)
+			return "", nil, fmt.Errorf("rank %d gave rank %d no key for its connection", rank, in.cfg.Rank)
 		}
 		return peers[rank].Address, (*linkKey)(keys[rank]), nil
 	})
@@ -235,10 +286,8 @@ func (in *instance) exchange(ctx context.Context, mine endpoint) ([]endpoint, []
 	if err := boot.Put(ctx, engine.Everyone, blob); err != nil {
 		return nil, nil, fmt.Errorf("publishing the endpoint: %w", err)
 	}
-	for rank, l := range in.net.inward {
-		if err := boot.Put(ctx, rank, l.key[:]); err != nil {
-			return nil, nil, fmt.Errorf("publishing the key for rank %d: %w", rank, err)
-		}
+	if err := in.putPrivate(ctx); err != nil {
+		return nil, nil, err
 	}
 	if err := boot.Fence(ctx); err != nil {
 		return nil, nil, fmt.Errorf("waiting for the endpoints of all ranks: %w", err)
@@ -259,6 +308,30 @@ func (in *instance) exchange(ctx context.Context, mine endpoint) ([]endpoint, []
 		keys[rank] = private
 	}
 	return peers, keys, nil
+}
+
+// putPrivate publishes what only one peer may know: the key of its connection, or NIC endpoints with memory keys.
+func (in *instance) putPrivate(ctx context.Context) error {
+	private := map[int][]byte{}
+	if in.fabric != nil {
+		for _, rank := range in.fabric.peers {
+			blob, err := in.fabric.net.Endpoint(rank)
+			if err != nil {
+				return fmt.Errorf("endpoint for rank %d: %w", rank, err)
+			}
+			private[rank] = blob
+		}
+	} else {
+		for rank, l := range in.net.inward {
+			private[rank] = l.key[:]
+		}
+	}
+	for rank, blob := range private {
+		if err := in.cfg.Bootstrap.Put(ctx, rank, blob); err != nil {
+			return fmt.Errorf("publishing what rank %d must know: %w", rank, err)
+		}
+	}
+	return nil
 }
 
 func (in *instance) peerHeap(ctx context.Context, rank int, name, key string, digest uint64) (*heap, error) {
@@ -304,6 +377,9 @@ func (in *instance) Abort(reason error) {
 	if in.net != nil {
 		in.net.interrupt()
 	}
+	if in.fabric != nil {
+		in.fabric.interrupt(reason)
+	}
 }
 
 // aborted is the reason of the abort, or nil.
@@ -314,7 +390,7 @@ func (in *instance) Close() error {
 	var err error
 	in.closing.Do(func() {
 		if in.aborted() == nil && in.running.TryLock() {
-			in.net.farewell()
+			in.farewell()
 			in.running.Unlock()
 		}
 		in.Abort(errClosed)
@@ -322,6 +398,9 @@ func (in *instance) Close() error {
 		defer in.running.Unlock()
 		if in.net != nil {
 			err = in.net.close()
+		}
+		if in.fabric != nil {
+			err = in.fabric.close()
 		}
 		in.mapped.Lock()
 		defer in.mapped.Unlock()
@@ -334,4 +413,14 @@ func (in *instance) Close() error {
 		}
 	})
 	return err
+}
+
+// farewell tells peers on other nodes that this rank closes in good order.
+func (in *instance) farewell() {
+	if in.fabric != nil {
+		in.fabric.closing.Store(true)
+		in.fabric.farewell()
+		return
+	}
+	in.net.farewell()
 }

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -18,6 +20,7 @@ type heap struct {
 	mem   []byte
 	lay   layout
 	close func() error
+	poll  time.Duration // the longest sleep of a waiter, where flags are raised by NICs; 0: until woken
 }
 
 // Offsets in the header. From offCells on, through the flags, everything is cells.
@@ -102,6 +105,13 @@ func mapHeap(f *os.File, l layout) (*heap, error) {
 		return nil, fmt.Errorf("mapping a heap of %d bytes: %w", l.size, err)
 	}
 	return &heap{mem: mem, lay: l, close: func() error { return unix.Munmap(mem) }}, nil
+}
+
+// sharedInProcess makes a heap last as long as any rank of this process has it: all of them use one mapping.
+func (h *heap) sharedInProcess() {
+	unmap := h.close
+	h.close = func() error { return nil }
+	runtime.AddCleanup(h, func(unmap func() error) { _ = unmap() }, unmap)
 }
 
 func (h *heap) format(digest uint64) {

@@ -41,7 +41,7 @@ func (in *instance) meet(number uint64) error {
 		}
 		for round := range barrierRounds(w) {
 			to := w.RankAt(barrierPartner(w, node, round), 0)
-			if err := in.net.out[to].writeFrame(frame{kind: frameBarrier, task: uint32(round), epoch: number}, nil); err != nil {
+			if err := in.tellBarrier(to, round, number); err != nil {
 				return err
 			}
 			from := w.RankAt((node-1<<round%w.Nodes()+w.Nodes())%w.Nodes(), 0)
@@ -64,4 +64,11 @@ func (in *instance) awaitBarrier(off int64, target uint64, name, owes string) er
 			Seen: seen, Wanted: target, Signals: owes, After: in.cfg.WaitTimeout.Round(time.Millisecond)}
 	}
 	return err
+}
+
+func (in *instance) tellBarrier(to, round int, number uint64) error {
+	if in.fabric != nil {
+		return in.fabric.barrier(to, round, number)
+	}
+	return in.net.out[to].writeFrame(frame{kind: frameBarrier, task: uint32(round), epoch: number}, nil)
 }

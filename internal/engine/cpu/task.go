@@ -17,9 +17,15 @@ type task struct {
 	srcs     []rect       // of a sum
 	intra    bool         // dst is another rank's memory
 	near     []nearSignal // flags of ranks of this node
-	far      []*outLink   // ranks of other nodes that the task writes to or signals
+	far      []sender     // to ranks of other nodes that the task writes to or signals
 	segment  *segment     // compute tasks only
 	gates    []gate       // inside the segment, by column
+}
+
+// sender passes a task's message on to one rank of another node. It returns, with the number of bytes, when the task's
+// source may be reused.
+type sender interface {
+	send(t *task, epoch uint64) (int64, error)
 }
 
 // gate is a wait before a column of the first operand's region.
@@ -177,11 +183,24 @@ func (in *instance) compileTask(t *task) error {
 		far[s.Rank] = true
 	}
 	for rank := range size { // in rank order, whatever the order of the signals
-		if far[rank] {
-			t.far = append(t.far, in.net.out[rank])
+		if !far[rank] {
+			continue
 		}
+		to, err := in.sender(t, rank)
+		if err != nil {
+			return err
+		}
+		t.far = append(t.far, to)
 	}
 	return nil
+}
+
+// sender is what carries a task's message to a rank of another node.
+func (in *instance) sender(t *task, rank int) (sender, error) {
+	if in.fabric != nil {
+		return in.fabric.message(t, rank)
+	}
+	return in.net.out[rank], nil
 }
 
 // compileProduct makes a compute task a segment; segments with the same second operand share its

@@ -62,6 +62,9 @@ func (h *heap) await(c *cell, target uint64, timeout time.Duration) (seen uint64
 		if left <= 0 {
 			return seen, errTimeout
 		}
+		if h.poll > 0 {
+			left = min(left, h.poll)
+		}
 		ts := unix.NsecToTimespec(left.Nanoseconds())
 		// EAGAIN, EINTR, ETIMEDOUT and a real wake-up all mean the same: look again.
 		_, _, _ = syscall.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&c.futex)), futexWait, uintptr(ticket),

@@ -1,0 +1,495 @@
+#include "net/verbs.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cinttypes>
+#include <deque>
+
+#include "net/control.h"
+#include "net/verbs_port.h"
+
+namespace mk::net {
+
+namespace {
+
+using namespace verbs;
+
+constexpr uint32_t kMagic = 0x73627276u;
+constexpr uint32_t kDefaultDepth = 128;
+constexpr uint32_t kDefaultTimeout = 18, kDefaultRetries = 6;  // about 7.5 s until a dead peer is reported
+constexpr uint8_t kRnrRetries = 6, kRnrTimer = 12;             // receives are posted ahead; 0.64 ms between tries
+constexpr uint32_t kCredits = 128;                             // receives per queue pair, where immediates are used
+constexpr uint32_t kInlineBytes = 64;
+constexpr int kCqSpare = 16;
+
+// wr_id: kind, queue pair, number of the work request on it. Never 0.
+enum WrKind : uint64_t { kSend = 1, kReceive = 2 };
+constexpr int kQpShift = 40;
+constexpr uint64_t kNumberMask = (uint64_t{1} << kQpShift) - 1;
+uint64_t wr_id(WrKind kind, uint32_t qp, uint64_t number) { return kind << 60 | uint64_t{qp} << kQpShift | (number & kNumberMask); }
+
+struct RemoteMemory {
+  uint64_t base, bytes;
+  uint32_t rkey;
+};
+
+struct Connection {
+  Qp* qp = nullptr;
+  uint32_t peer = 0, lane = 0, psn = 0, inline_bytes = 0;
+  bool ready = false;             // RTS
+  RemoteMemory heap = {}, inbox = {};
+  PortAddress theirs;
+  uint32_t their_qp = 0;
+  uint64_t next = 1;              // number of the next send
+  std::deque<uint64_t> posted;    // ids of sends that hold a slot, oldest first
+  uint64_t oldest = 1;            // number of the first of them
+  uint64_t written = 0;           // sends complete
+  uint64_t success_ns = 0;        // when the last completion came
+};
+
+// What a failed registration or creation may be about.
+std::string memlock_hint(int error) {
+  rlimit limit;
+  if (error != ENOMEM || getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "";
+  return format("; at most %llu KiB of memory may be locked (ulimit -l), more may be needed",
+                static_cast<unsigned long long>(limit.rlim_cur / 1024));
+}
+
+class Verbs final : public Nic {
+ public:
+  Verbs(const Port& port, const mknet_desc& d)
+      : api_(*port.api), port_(port), s_(d.rdma), world_(static_cast<uint32_t>(d.world)), regions_(kRegions), mrs_(kRegions) {
+    s_.devices = s_.library = s_.efa_home = nullptr;  // not ours to keep
+    if (s_.timeout == 0) s_.timeout = kDefaultTimeout;
+    if (s_.retries == 0) s_.retries = kDefaultRetries;
+    depth_ = s_.depth != 0 ? s_.depth : kDefaultDepth;
+    if (s_.retries > 6) fail(MKNET_ERROR_ARGUMENT, "%u retries: 1 to 6; some devices take 7 as \"for ever\"", s_.retries);
+    if (s_.timeout > 31) fail(MKNET_ERROR_ARGUMENT, "a time-out of 4.096 us x 2^%u; the exponent is at most 31", s_.timeout);
+    if (depth_ > static_cast<uint32_t>(port.device.max_qp_wr))
+      fail(MKNET_ERROR_ARGUMENT, "%s: queue pairs of %u slots; the device has up to %d", port.name.c_str(), depth_, port.device.max_qp_wr);
+    p_.name = port.name;
+    p_.ordered = s_.relaxed == 0;
+    p_.lanes = s_.qps != 0 ? s_.qps : 1;
+    if (p_.lanes > kMaxLanes / kMaxNics) fail(MKNET_ERROR_ARGUMENT, "%u queue pairs per peer and NIC; up to %u can be used", p_.lanes, kMaxLanes / kMaxNics);
+    p_.max_write = std::min<uint64_t>(port.attr.max_msg_sz, uint64_t{1} << 30);
+    p_.credits = p_.ordered ? 0 : kCredits;
+    if (!(pd_ = api_.alloc_pd(port_.context.get()))) fail(MKNET_ERROR_SYSTEM, "%s: no protection domain: %s", name(), strerror(errno));
+    const int flags = fcntl(port_.context->async_fd, F_GETFL);
+    fcntl(port_.context->async_fd, F_SETFL, flags | O_NONBLOCK);
+  }
+  ~Verbs() override {
+    disconnect();
+    for (Mr* mr : mrs_)
+      if (mr != nullptr) api_.dereg_mr(mr);
+    api_.dealloc_pd(pd_);
+  }
+
+  const NicProperties& properties() const override { return p_; }
+
+  void add_region(uint32_t number, const Region& r) override {
+    // Peers get write access to what they write and none to what is sent from. Flags and credits in the inbox are never
+    // relaxed; the heap is only where flags come by immediate.
+    int access = r.writable ? kLocalWrite | kRemoteWrite : 0;
+    const bool relaxed = s_.relaxed != 0 && number != kInbox && number != kOutbox && api_.reg_mr_iova2 != nullptr;
+    if (relaxed) access |= kRelaxedOrdering;
+    Mr* mr = nullptr;
+    const auto address = reinterpret_cast<uint64_t>(r.base);
+    std::string how = "registered";
+    int error = 0;
+    if (r.memory == MKNET_DEVICE && r.fd >= 0 && api_.reg_dmabuf_mr != nullptr) {
+      mr = api_.reg_dmabuf_mr(pd_, r.fd_offset, r.bytes, address, r.fd, access);
+      error = errno;
+      how = "dma-buf";
+    }
+    if (mr == nullptr) {
+      mr = relaxed ? api_.reg_mr_iova2(pd_, r.base, r.bytes, address, static_cast<unsigned>(access)) : api_.reg_mr(pd_, r.base, r.bytes, access);
+      if (r.memory == MKNET_DEVICE) how = error != 0 ? format("peer memory (dma-buf: %s)", strerror(error)) : "peer memory";
+      if (mr == nullptr) error = errno;
+    }
+    if (mr == nullptr)
+      fail(MKNET_ERROR_UNSUPPORTED, "%s: registering %" PRIu64 " bytes of %s memory: %s%s", name(), r.bytes,
+           r.memory == MKNET_DEVICE ? "device" : "host", strerror(error), memlock_hint(error).c_str());
+    if (number == kHeap) how_ = how;
+    regions_[number] = r;
+    mrs_[number] = mr;
+  }
+
+  Blob common(uint64_t job) override {
+    if (cq_ == nullptr) make_cq();
+    BlobWriter w;
+    w.put(kMagic);
+    w.put(job);
+    put(w, mine());
+    return w.take();
+  }
+
+  // Keys and queue pairs, for one peer only.
+  Blob endpoint(uint32_t peer) override {
+    BlobWriter w;
+    for (const uint32_t r : {kHeap, kInbox})
+      w.put(RemoteMemory{reinterpret_cast<uint64_t>(regions_[r].base), regions_[r].bytes, mrs_[r]->rkey});
+    for (uint32_t lane = 0; lane < p_.lanes; ++lane) {
+      const Connection& c = make_qp(peer, lane);
+      w.put(c.qp->qp_num);
+      w.put(c.psn);
+    }
+    return w.take();
+  }
+
+  void connect(uint32_t peer, uint64_t job, const Blob& common, const Blob& own, void*) override {
+    BlobReader r(common.data(), common.size()), o(own.data(), own.size());
+    if (r.get<uint32_t>() != kMagic) fail(MKNET_ERROR_PEER, "this is no endpoint of an RDMA NIC");
+    if (r.get<uint64_t>() != job) fail(MKNET_ERROR_PEER, "its endpoint belongs to another job or generation");
+    const PortAddress theirs = get_address(r);
+    r.end();
+    const RemoteMemory heap = o.get<RemoteMemory>(), inbox = o.get<RemoteMemory>();
+    for (uint32_t lane = 0; lane < p_.lanes; ++lane) {
+      Connection* c = find(peer, lane);
+      if (c == nullptr) fail(MKNET_ERROR_ARGUMENT, "no endpoint was made for rank %u", peer);
+      c->heap = heap;
+      c->inbox = inbox;
+      c->theirs = theirs;
+      c->their_qp = o.get<uint32_t>();
+      if (c->their_qp == 0 || c->their_qp >> 24 != 0) fail(MKNET_ERROR_PEER, "its queue pair number %#x is none", c->their_qp);
+      to_ready(*c, o.get<uint32_t>() & 0xffffff);
+    }
+    o.end();
+    p_.max_write = std::min<uint64_t>(p_.max_write, theirs.max_message);
+  }
+
+  size_t post(const Write* writes, size_t n) override {
+    if (n == 0) return 0;
+    Connection* c = find(writes[0].peer, writes[0].lane);
+    if (c == nullptr || !c->ready) fail(MKNET_ERROR_PEER, "%s: there is no connection to rank %u", name(), writes[0].peer);
+    // Slots come back only with completions that are polled: our own count keeps the queue from overflowing.
+    n = std::min({n, static_cast<size_t>(depth_) - c->posted.size(), kBatch});
+    if (signalled_ >= cq_room_) n = 0;
+    if (n == 0) return 0;
+    SendWr wr[kBatch];
+    Sge sge[kBatch];
+    for (size_t i = 0; i < n; ++i) fill(*c, writes[i], i + 1 == n, i, wr, sge);
+    SendWr* bad = nullptr;
+    const int rc = port_.context->ops.post_send(c->qp, wr, &bad);
+    if (rc != 0) {
+      const int error = rc > 0 ? rc : rc == -1 ? errno : -rc;
+      fail(MKNET_ERROR_SYSTEM, "%s: posting %zu writes: %s", path_text(*c).c_str(), n, strerror(error));
+    }
+    c->next += n;
+    for (size_t i = 0; i < n; ++i) c->posted.push_back(writes[i].id);
+    ++signalled_;
+    return n;
+  }
+
+  size_t poll(Completion* out, size_t n) override {
+    if (ready_.empty()) poll_device();
+    const size_t found = std::min(n, ready_.size());
+    std::copy_n(ready_.begin(), found, out);
+    ready_.erase(ready_.begin(), ready_.begin() + static_cast<ptrdiff_t>(found));
+    return found;
+  }
+
+  bool listens() const override { return !p_.ordered; }
+
+  void check() override {
+    const std::string fatal = read_events();
+    if (fatal.empty()) return;
+    poll_device();  // a completion with an error says more
+    fail(MKNET_ERROR_SYSTEM, "%s: the device reports: %s", name(), fatal.c_str());
+  }
+
+  void disconnect() override {
+    for (Connection& c : connections_)
+      if (c.qp != nullptr) {
+        QpAttr a = {};
+        a.qp_state = kQpError;
+        api_.modify_qp(c.qp, &a, kAttrState);
+      }
+    for (Connection& c : connections_)
+      if (c.qp != nullptr) api_.destroy_qp(c.qp);
+    connections_.clear();
+    index_.clear();
+    if (cq_ != nullptr) api_.destroy_cq(cq_);
+    cq_ = nullptr;
+    ready_.clear();
+    signalled_ = 0;
+  }
+
+  std::string path(uint32_t peer, uint32_t lane) const override {
+    const Connection* c = const_cast<Verbs*>(this)->find(peer, lane);
+    if (c == nullptr || !c->ready) return "not connected";
+    if (port_.attr.link_layer == kLinkInfiniband)
+      return format("LID %u to LID %u of %s, MTU %u", port_.attr.lid, c->theirs.lid, c->theirs.name.c_str(), mtu_with(c->theirs));
+    return format("GID %s to GID %s of %s, MTU %u", text_of(port_.gid.gid).c_str(), text_of(c->theirs.gid).c_str(), c->theirs.name.c_str(),
+                  mtu_with(c->theirs));
+  }
+
+  std::string describe() const override {
+    const std::string link = port_.attr.link_layer == kLinkInfiniband
+                                 ? format("InfiniBand, LID %u", port_.attr.lid)
+                                 : format("RoCE v2, GID %u (%s)", port_.gid.gid_index, text_of(port_.gid.gid).c_str());
+    return format("%s: %s, MTU %u, %u queue pair%s per peer%s%s", name(), link.c_str(), port_.mtu, p_.lanes, p_.lanes == 1 ? "" : "s",
+                  how_.empty() ? "" : ", heap ", how_.c_str());
+  }
+
+ private:
+  const char* name() const { return p_.name.c_str(); }
+  PortAddress mine() const { return address_of(port_, s_.pkey); }
+  uint32_t mtu_with(const PortAddress& theirs) const { return std::min(port_.mtu, theirs.mtu); }
+
+  Connection* find(uint32_t peer, uint32_t lane) {
+    const size_t at = static_cast<size_t>(peer) * p_.lanes + lane;
+    return at < index_.size() && index_[at] >= 0 ? &connections_[static_cast<size_t>(index_[at])] : nullptr;
+  }
+
+  // Room for a completion of every send slot and every receive of as many peers as the device allows; posting stops
+  // before it could overflow, since that would end every queue pair.
+  void make_cq() {
+    const int64_t per_qp = int64_t{depth_} + (p_.ordered ? 0 : kCredits);
+    const int64_t wanted = per_qp * p_.lanes * std::max<int64_t>(1, world_ - 1) + kCqSpare;
+    const int entries = static_cast<int>(std::min<int64_t>(wanted, port_.device.max_cqe));
+    if (!(cq_ = api_.create_cq(port_.context.get(), entries, nullptr, nullptr, 0))) {
+      const int e = errno;
+      fail(MKNET_ERROR_SYSTEM, "%s: a completion queue of %d entries: %s%s", name(), entries, strerror(e), memlock_hint(e).c_str());
+    }
+    cq_room_ = cq_->cqe - kCqSpare;
+  }
+
+  Connection& make_qp(uint32_t peer, uint32_t lane) {
+    if (Connection* c = find(peer, lane)) return *c;
+    if (!p_.ordered && cq_room_ <= kCredits)
+      fail(MKNET_ERROR_SYSTEM, "%s: its completion queue of %d entries is too small for %zu queue pairs", name(), cq_->cqe, connections_.size() + 1);
+    QpInit init = {};
+    init.send_cq = init.recv_cq = cq_;
+    init.cap = {depth_, p_.ordered ? 1 : kCredits, 1, 1, kInlineBytes};
+    init.qp_type = kQpTypeRc;
+    Qp* qp = api_.create_qp(pd_, &init);
+    if (qp == nullptr) {
+      init.cap = {depth_, p_.ordered ? 1 : kCredits, 1, 1, 0};  // a device without inline data
+      qp = api_.create_qp(pd_, &init);
+    }
+    if (qp == nullptr) {
+      const int e = errno;
+      fail(MKNET_ERROR_SYSTEM, "%s: queue pair %zu: %s%s", name(), connections_.size() + 1, strerror(e), memlock_hint(e).c_str());
+    }
+    connections_.emplace_back();
+    Connection& c = connections_.back();
+    c.qp = qp;
+    c.peer = peer;
+    c.lane = lane;
+    c.inline_bytes = init.cap.max_inline_data;
+    if (getrandom(&c.psn, sizeof c.psn, 0) != sizeof c.psn) c.psn = static_cast<uint32_t>(now_ns());
+    c.psn &= 0xffffff;
+    index_.resize(static_cast<size_t>(world_) * p_.lanes, -1);
+    index_[static_cast<size_t>(peer) * p_.lanes + lane] = static_cast<int64_t>(connections_.size() - 1);
+    QpAttr a = {};
+    a.qp_state = kQpInit;
+    a.pkey_index = port_.pkey_index;
+    a.port_num = port_.number;
+    a.qp_access_flags = kRemoteWrite;
+    modify(c, a, kAttrState | kAttrPkey | kAttrPort | kAttrAccess, "INIT");
+    if (p_.ordered) return c;
+    cq_room_ -= kCredits;
+    for (uint32_t i = 0; i < kCredits; ++i) receive(static_cast<uint32_t>(connections_.size() - 1));
+    return c;
+  }
+
+  void modify(const Connection& c, QpAttr& a, int mask, const char* state) {
+    int rc = api_.modify_qp(c.qp, &a, mask);
+    if (rc == 0) return;
+    if (rc < 0) rc = rc == -1 ? errno : -rc;
+    const char* hint = a.qp_state == kQpRtr ? hint_of_rtr(rc) : "";
+    fail(MKNET_ERROR_SYSTEM, "%s: queue pair %u to %s: %s (%d)%s%s; GID %s here, %s at rank %u", name(), c.qp->qp_num, state, strerror(rc), rc,
+         *hint != '\0' ? ": " : "", hint, text_of(port_.gid.gid).c_str(), text_of(c.theirs.gid).c_str(), c.peer);
+  }
+
+  void to_ready(Connection& c, uint32_t their_psn) {
+    const PortAddress here = mine();
+    // No reads and no atomics are used; one is what all devices have that have any.
+    const auto reads = static_cast<uint8_t>(std::min({here.reads, c.theirs.reads, 1u}));
+    QpAttr a = {};
+    a.qp_state = kQpRtr;
+    a.path_mtu = mtu_code(mtu_with(c.theirs));
+    a.dest_qp_num = c.their_qp;
+    a.rq_psn = their_psn;
+    a.max_dest_rd_atomic = reads;
+    a.min_rnr_timer = kRnrTimer;
+    a.ah_attr = verbs::path(port_, here, c.theirs, s_);
+    modify(c, a, kAttrState | kAttrAv | kAttrMtu | kAttrDest | kAttrRqPsn | kAttrDestReads | kAttrRnrTimer, "RTR");
+    QpAttr b = {};
+    b.qp_state = kQpRts;
+    b.sq_psn = c.psn;
+    b.timeout = static_cast<uint8_t>(s_.timeout);
+    b.retry_cnt = static_cast<uint8_t>(s_.retries);
+    b.rnr_retry = kRnrRetries;
+    b.max_rd_atomic = reads;
+    modify(c, b, kAttrState | kAttrSqPsn | kAttrTimeout | kAttrRetries | kAttrRnr | kAttrReads, "RTS");
+    // What was asked for is what the device has: an attribute that got lost would show only under load.
+    QpAttr seen = {};
+    QpInit init = {};
+    if (api_.query_qp(c.qp, &seen, kAttrMtu | kAttrDest | kAttrTimeout | kAttrRetries | kAttrRnr, &init) == 0 &&
+        (seen.path_mtu != a.path_mtu || seen.dest_qp_num != a.dest_qp_num || seen.timeout != b.timeout || seen.retry_cnt != b.retry_cnt ||
+         seen.rnr_retry != b.rnr_retry))
+      fail(MKNET_ERROR_SYSTEM, "%s: queue pair %u was not set up as asked: MTU code %d, peer's queue pair %u, time-out %u, retries %u, %u", name(),
+           c.qp->qp_num, seen.path_mtu, seen.dest_qp_num, seen.timeout, seen.retry_cnt, seen.rnr_retry);
+    c.ready = true;
+    c.success_ns = now_ns();
+  }
+
+  void fill(Connection& c, const Write& w, bool last, size_t i, SendWr* wr, Sge* sge) {
+    const RemoteMemory& there = w.target_region == kInbox ? c.inbox : c.heap;
+    // A bad address would end the queue pair on both sides.
+    if (w.target > there.bytes || w.bytes > there.bytes - w.target || w.bytes > UINT32_MAX)
+      fail(MKNET_ERROR_PEER, "%s: a write of %" PRIu64 " bytes at %" PRIu64 " of %" PRIu64 " is out of bounds", path_text(c).c_str(), w.bytes, w.target,
+           there.bytes);
+    const Region& from = regions_[w.region];
+    wr[i] = {};
+    wr[i].wr_id = wr_id(kSend, static_cast<uint32_t>(&c - connections_.data()), c.next + i);
+    wr[i].next = last ? nullptr : &wr[i + 1];
+    if (w.bytes > 0) {
+      sge[i] = {reinterpret_cast<uint64_t>(from.base) + w.source, static_cast<uint32_t>(w.bytes), mrs_[w.region]->lkey};
+      wr[i].sg_list = &sge[i];
+      wr[i].num_sge = 1;
+    }
+    wr[i].opcode = w.immediate ? kWrWriteImmediate : kWrWrite;
+    wr[i].imm_data = htonl(w.imm);
+    wr[i].send_flags = last ? kSignaled : 0u;  // earlier ones are complete when a later one is
+    if (w.bytes > 0 && w.bytes <= c.inline_bytes && from.memory == MKNET_HOST) wr[i].send_flags |= kInline;
+    wr[i].wr.rdma.remote_addr = there.base + w.target;
+    wr[i].wr.rdma.rkey = there.rkey;
+  }
+
+  void receive(uint32_t connection) {
+    RecvWr wr = {wr_id(kReceive, connection, 1), nullptr, nullptr, 0};
+    RecvWr* bad = nullptr;
+    const int rc = port_.context->ops.post_recv(connections_[connection].qp, &wr, &bad);
+    if (rc != 0) fail(MKNET_ERROR_SYSTEM, "%s: posting a receive: %s", name(), strerror(rc > 0 ? rc : errno));
+  }
+
+  void poll_device() {
+    Wc wc[32];
+    if (cq_ == nullptr) return;
+    const int n = port_.context->ops.poll_cq(cq_, 32, wc);
+    if (n < 0) fail(MKNET_ERROR_SYSTEM, "%s: polling completions failed (%d)", name(), n);
+    // The first error that is no flush is the cause; flushes follow from it.
+    const Wc* cause = nullptr;
+    for (int i = 0; i < n; ++i)
+      if (wc[i].status != kWcSuccess && (cause == nullptr || (cause->status == kWcFlushed && wc[i].status != kWcFlushed))) cause = &wc[i];
+    if (cause != nullptr) explain(*cause);
+    for (int i = 0; i < n; ++i) complete(wc[i]);
+  }
+
+  Connection& connection_of(const Wc& wc) {
+    const size_t at = static_cast<size_t>((wc.wr_id >> kQpShift) & 0xfffff);
+    const uint64_t kind = wc.wr_id >> 60;
+    if (at >= connections_.size() || (kind != kSend && kind != kReceive))
+      fail(MKNET_ERROR_SYSTEM, "%s: a completion names work %#" PRIx64 ", which was never posted", name(), wc.wr_id);
+    return connections_[at];
+  }
+
+  void complete(const Wc& wc) {
+    Connection& c = connection_of(wc);
+    if (wc.wr_id >> 60 == kReceive) {
+      if (wc.opcode != kWcRecvImmediate || (wc.wc_flags & kWcWithImmediate) == 0)
+        fail(MKNET_ERROR_PEER, "%s: something without an immediate arrived (opcode %d)", path_text(c).c_str(), wc.opcode);
+      Completion a;
+      a.kind = Completion::kArrived;
+      a.imm = ntohl(wc.imm_data);
+      ready_.push_back(a);
+      receive(static_cast<uint32_t>(&c - connections_.data()));
+      return;
+    }
+    const uint64_t count = ((wc.wr_id & kNumberMask) - (c.oldest & kNumberMask) + 1) & kNumberMask;
+    if (count == 0 || count > c.posted.size())
+      fail(MKNET_ERROR_SYSTEM, "%s: a completion of write %" PRIu64 ", which is not under way", path_text(c).c_str(), wc.wr_id & kNumberMask);
+    for (uint64_t i = 0; i < count; ++i) {
+      Completion done;
+      done.id = c.posted.front();
+      ready_.push_back(done);
+      c.posted.pop_front();
+    }
+    c.oldest += count;
+    c.written += count;
+    c.success_ns = now_ns();
+    --signalled_;
+  }
+
+  std::string path_text(const Connection& c) const {
+    return format("%s, queue pair %u to rank %u (%s)", name(), c.qp->qp_num, c.peer, path(c.peer, c.lane).c_str());
+  }
+
+  static const char* hint_of(int status) {
+    switch (status) {
+      case kWcRetries: return "the peer or the path to it is gone, or packets of this size or class are lost (GID, MTU, flow control)";
+      case kWcNotReady: return "the peer has no receive posted";
+      case kWcRemoteAccess: return "the peer refuses the address or key: of an earlier job?";
+      case kWcRemoteRequest: case kWcRemoteOperation: return "the peer's queue pair does not allow it";
+      case kWcLocalProtection: case kWcLocalQp: case kWcLocalLength: return "the own memory region does not cover it";
+      case kWcFlushed: return "the queue pair had ended before; the peer may know why";
+      default: return "";
+    }
+  }
+
+  // Takes the device's events; returns the text of one that ends queue pairs. Those about our port are counted.
+  std::string read_events() {
+    std::string fatal;
+    AsyncEvent e;
+    while (api_.get_async_event(port_.context.get(), &e) == 0) {
+      const int type = e.event_type;
+      const bool of_port = type == kEventPortActive || type == kEventPortError || type == kEventLid || type == kEventPkey || type == kEventGid;
+      const bool other_port = of_port && e.element.port_num != port_.number;
+      api_.ack_async_event(&e);  // `e` means nothing afterwards; unacknowledged, it would block the destruction of its object
+      if (other_port) continue;
+      if (of_port) ++port_events_, last_event_ = api_.event_type_str(type);
+      if (type == kEventCq || type == kEventQpFatal || type == kEventQpRequest || type == kEventQpAccess || type == kEventDeviceFatal)
+        fatal = api_.event_type_str(type);
+    }
+    return fatal;
+  }
+
+  [[noreturn]] void explain(const Wc& wc) {
+    read_events();
+    const Connection& c = connection_of(wc);
+    const std::string events = port_events_ == 0 ? "" : format("; %" PRIu64 " port events, the last: %s", port_events_, last_event_.c_str());
+    fail(MKNET_ERROR_PEER, "%s: %s (status %d, vendor %#x) %.3g s after the last success, %" PRIu64 " writes done, %zu under way: %s%s",
+         path_text(c).c_str(), api_.wc_status_str(wc.status), wc.status, wc.vendor_err, static_cast<double>(now_ns() - c.success_ns) / 1e9, c.written,
+         c.posted.size(), hint_of(wc.status), events.c_str());
+  }
+
+  const Api& api_;
+  const Port port_;
+  mknet_rdma s_;
+  const uint32_t world_;
+  NicProperties p_;
+  uint32_t depth_ = 0;
+  Pd* pd_ = nullptr;
+  Cq* cq_ = nullptr;
+  int64_t cq_room_ = 0, signalled_ = 0;  // completions of sends: room, and under way
+  std::vector<Region> regions_;
+  std::vector<Mr*> mrs_;
+  std::vector<Connection> connections_;
+  std::vector<int64_t> index_;           // by peer and lane
+  std::deque<Completion> ready_;
+  std::string how_;                      // the heap was registered
+  uint64_t port_events_ = 0;
+  std::string last_event_;
+};
+
+}  // namespace
+
+std::vector<std::unique_ptr<Nic>> open_verbs(const mknet_desc& d) {
+  const Api& api = load(d.rdma.library);
+  std::vector<Port> ports = find_ports(api, d.rdma);
+  // The EFA backend is for Amazon's: they have no RC.
+  ports.erase(std::remove_if(ports.begin(), ports.end(), [](const Port& p) { return p.device.vendor_id == kVendorAmazon; }), ports.end());
+  if (ports.empty()) fail(MKNET_ERROR_UNSUPPORTED, "the RDMA devices here have no reliable connections (EFA: use the efa backend)");
+  std::vector<std::unique_ptr<Nic>> nics;
+  for (size_t i = 0; i < std::min<size_t>(ports.size(), kMaxNics); ++i) nics.push_back(std::make_unique<Verbs>(ports[i], d));
+  return nics;
+}
+
+}  // namespace mk::net

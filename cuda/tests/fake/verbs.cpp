@@ -1,0 +1,544 @@
+// A verbs library without a kernel: RC queue pairs between the contexts of this process, stricter than any device. It is
+// loaded in place of libibverbs. Send slots come back only with signalled completions that are polled; a completion
+// queue that overflows ends its queue pairs; addresses, keys, PSNs, GIDs and MTUs of both sides must fit.
+#include "tests/fake/verbs.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <mutex>
+
+namespace {
+
+using namespace mk::net::verbs;
+
+struct FakeContext;
+struct FakePd : Pd {};
+struct FakeMr : Mr {
+  int access;
+};
+struct FakeCq : Cq {
+  std::deque<Wc> entries;
+  bool dead = false;
+};
+struct Work {
+  SendWr wr;
+  Sge sge;
+  std::vector<char> inlined;
+};
+struct FakeQp : Qp {
+  QpInit init;
+  QpAttr attr;
+  std::deque<Work> work;            // posted, not executed
+  uint32_t slots = 0;               // taken
+  std::deque<bool> signalled;       // of slots whose completion was not polled, oldest first
+  std::deque<uint64_t> receives;
+};
+struct FakeContext : Context {
+  const fake::DeviceSettings* d;
+  FakeContext(const fake::DeviceSettings* settings, Device* dev) : Context{}, d(settings) {
+    device = dev;
+    int fds[2];
+    if (pipe2(fds, O_CLOEXEC) != 0) abort();
+    async_fd = fds[0], write_fd = fds[1];
+  }
+  int write_fd;
+};
+
+struct World {
+  std::mutex mutex;
+  fake::Control control = {};
+  std::map<uint32_t, FakeQp*> qps;
+  std::map<uint32_t, FakeMr*> mrs;
+  std::vector<FakeContext*> contexts;
+  std::vector<std::unique_ptr<Device>> devices;
+  uint32_t next_qpn = 0x11, next_key = 0x100;
+  uint64_t random = 1;
+  uint64_t next_random() {
+    uint64_t z = random += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+  }
+};
+World& world() {
+  static World w;
+  return w;
+}
+fake::Settings& settings() { return world().control.settings; }
+fake::Seen& seen() { return world().control.seen; }
+
+// The error that a test ordered for a function, once.
+int ordered(const char* function) {
+  const auto f = settings().fail.find(function);
+  if (f == settings().fail.end()) return 0;
+  const int e = f->second;
+  settings().fail.erase(f);
+  return errno = e;
+}
+
+const fake::PortSettings& port_of(const Context* c, uint32_t number) { return static_cast<const FakeContext*>(c)->d->ports[number - 1]; }
+
+void add(FakeCq* cq, const Wc& wc) {
+  if (cq->dead) return;
+  if (static_cast<int>(cq->entries.size()) >= cq->cqe) {
+    cq->dead = true;  // and its queue pairs with it
+    for (auto& [_, qp] : world().qps)
+      if (qp->send_cq == cq) qp->state = kQpError;
+    world().control.event(cq->context->device->name, kEventCq, 0);
+    return;
+  }
+  cq->entries.push_back(wc);
+}
+
+void flush(FakeQp* qp) {
+  qp->state = kQpError;
+  for (Work& w : qp->work) {
+    Wc wc = {};
+    wc.wr_id = w.wr.wr_id, wc.status = kWcFlushed, wc.qp_num = qp->qp_num;
+    add(static_cast<FakeCq*>(qp->send_cq), wc);
+  }
+  qp->work.clear();
+  for (const uint64_t id : qp->receives) {
+    Wc wc = {};
+    wc.wr_id = id, wc.status = kWcFlushed, wc.qp_num = qp->qp_num;
+    add(static_cast<FakeCq*>(qp->recv_cq), wc);
+  }
+  qp->receives.clear();
+}
+
+bool is_gid_of(const Context* c, const QpAttr& a, const Gid& g) {
+  const auto& gids = port_of(c, a.port_num).gids;
+  for (const GidEntry& e : gids)
+    if (memcmp(&e.gid, &g, sizeof g) == 0) return true;
+  return false;
+}
+
+// The status of a write from qp, which is executed if it is 0.
+int execute(FakeQp* qp, const Work& w) {
+  if (settings().status != 0) {
+    const int s = settings().status;
+    settings().status = 0;
+    return s;
+  }
+  const auto found = world().qps.find(qp->attr.dest_qp_num);
+  if (found == world().qps.end()) return kWcRetries;
+  FakeQp* to = found->second;
+  const auto& from_port = port_of(qp->context, qp->attr.port_num);
+  const bool addressed = from_port.attr.link_layer == kLinkInfiniband
+                             ? qp->attr.ah_attr.dlid == port_of(to->context, to->attr.port_num).attr.lid
+                             : qp->attr.ah_attr.is_global != 0 && is_gid_of(to->context, to->attr, qp->attr.ah_attr.dgid);
+  if (to->state < kQpRtr || to->state == kQpError || to->attr.dest_qp_num != qp->qp_num || to->attr.rq_psn != qp->attr.sq_psn || !addressed ||
+      to->attr.path_mtu != qp->attr.path_mtu)
+    return kWcRetries;
+  const char* source = w.inlined.empty() ? reinterpret_cast<const char*>(w.sge.addr) : w.inlined.data();
+  const uint64_t bytes = w.wr.num_sge > 0 ? w.sge.length : 0;
+  if (w.inlined.empty() && bytes > 0) {
+    const auto mr = world().mrs.find(w.sge.lkey);
+    if (mr == world().mrs.end() || mr->second->pd != qp->pd || w.sge.addr < reinterpret_cast<uint64_t>(mr->second->addr) ||
+        w.sge.addr + bytes > reinterpret_cast<uint64_t>(mr->second->addr) + mr->second->length)
+      return kWcLocalProtection;
+  }
+  if ((to->attr.qp_access_flags & kRemoteWrite) == 0) return kWcRemoteRequest;
+  if (bytes > 0) {
+    const auto mr = world().mrs.find(w.wr.wr.rdma.rkey);
+    const uint64_t at = w.wr.wr.rdma.remote_addr;
+    if (mr == world().mrs.end() || mr->second->pd != to->pd || (mr->second->access & kRemoteWrite) == 0 || at < reinterpret_cast<uint64_t>(mr->second->addr) ||
+        at + bytes > reinterpret_cast<uint64_t>(mr->second->addr) + mr->second->length) {
+      flush(to);
+      return kWcRemoteAccess;
+    }
+  }
+  if (w.wr.opcode == kWrWriteImmediate && to->receives.empty()) return kWcNotReady;
+  auto* target = reinterpret_cast<char*>(w.wr.wr.rdma.remote_addr);
+  if (bytes == 8) {
+    uint64_t word;
+    memcpy(&word, source, 8);
+    __atomic_store_n(reinterpret_cast<uint64_t*>(target), word, __ATOMIC_SEQ_CST);
+  } else if (bytes > 0 && bytes % 8 == 0 && reinterpret_cast<uintptr_t>(target) % 8 == 0 && bytes <= 128) {
+    for (uint64_t i = 0; i < bytes; i += 8) {
+      uint64_t word;
+      memcpy(&word, source + i, 8);
+      __atomic_store_n(reinterpret_cast<uint64_t*>(target + i), word, __ATOMIC_SEQ_CST);
+    }
+  } else if (bytes > 0) {
+    memcpy(target, source, bytes);
+  }
+  if (w.wr.opcode == kWrWriteImmediate) {
+    Wc wc = {};
+    wc.wr_id = to->receives.front();
+    to->receives.pop_front();
+    wc.opcode = kWcRecvImmediate;
+    wc.wc_flags = kWcWithImmediate;
+    wc.imm_data = w.wr.imm_data;
+    wc.qp_num = to->qp_num;
+    add(static_cast<FakeCq*>(to->recv_cq), wc);
+  }
+  return 0;
+}
+
+// Executes the oldest work of a queue pair.
+void step(FakeQp* qp) {
+  if (qp->work.empty() || qp->state != kQpRts || settings().lose) return;
+  const Work w = std::move(qp->work.front());
+  qp->work.pop_front();
+  const int status = execute(qp, w);
+  Wc wc = {};
+  wc.wr_id = w.wr.wr_id;
+  wc.status = status;
+  wc.opcode = 1;
+  wc.qp_num = qp->qp_num;
+  if (status != 0) {
+    wc.opcode = 0x5a;  // only id, status, number and vendor error of a failed completion mean anything
+    wc.vendor_err = 0x81;
+    add(static_cast<FakeCq*>(qp->send_cq), wc);
+    flush(qp);
+  } else if ((w.wr.send_flags & kSignaled) != 0) {
+    add(static_cast<FakeCq*>(qp->send_cq), wc);
+  }
+}
+
+void work_some() {
+  if (!settings().slow) {
+    for (bool any = true; any;) {
+      any = false;
+      for (auto& [_, qp] : world().qps)
+        if (!qp->work.empty() && qp->state == kQpRts && !settings().lose) step(qp), any = true;
+    }
+    return;
+  }
+  for (uint64_t n = world().next_random() % 4; n > 0 && !world().qps.empty(); --n) {
+    auto at = world().qps.begin();
+    std::advance(at, static_cast<long>(world().next_random() % world().qps.size()));
+    step(at->second);
+  }
+}
+
+int poll_cq(Cq* c, int n, Wc* out) {
+  std::lock_guard<std::mutex> lock(world().mutex);
+  if (const int e = ordered("poll_cq")) return -e;
+  work_some();
+  auto* cq = static_cast<FakeCq*>(c);
+  int found = 0;
+  for (; found < n && !cq->entries.empty(); ++found) {
+    out[found] = cq->entries.front();
+    cq->entries.pop_front();
+    if (out[found].opcode == kWcRecvImmediate || out[found].status != 0) continue;
+    // Slots up to this signalled one are free.
+    FakeQp* qp = world().qps[out[found].qp_num];
+    while (!qp->signalled.empty()) {
+      const bool last = qp->signalled.front();
+      qp->signalled.pop_front();
+      --qp->slots;
+      if (last) break;
+    }
+  }
+  return found;
+}
+
+int post_send(Qp* q, SendWr* wr, SendWr** bad) {
+  std::lock_guard<std::mutex> lock(world().mutex);
+  auto* qp = static_cast<FakeQp*>(q);
+  const auto refuse = [&](int e) {
+    *bad = wr;
+    if (!settings().negative) return e;
+    errno = e;
+    return -1;
+  };
+  if (const int e = ordered("post_send")) return refuse(e);
+  ++seen().posts;
+  for (; wr != nullptr; wr = wr->next) {
+    if (qp->state != kQpRts && qp->state != kQpError) {
+      ++seen().without_rts;
+      return refuse(EINVAL);
+    }
+    if (qp->slots >= qp->init.cap.max_send_wr) return refuse(ENOMEM);
+    if (wr->num_sge > static_cast<int>(qp->init.cap.max_send_sge)) return refuse(ENOMEM);
+    const uint64_t bytes = wr->num_sge > 0 ? wr->sg_list[0].length : 0;
+    if (bytes > port_of(qp->context, qp->attr.port_num).attr.max_msg_sz) return refuse(EINVAL);
+    if ((wr->send_flags & kInline) != 0 && bytes > qp->init.cap.max_inline_data) return refuse(ENOMEM);
+    ++seen().writes;
+    if (bytes > seen().largest) seen().largest = bytes;
+    if (wr->wr_id == 0) ++seen().zero_ids;
+    if ((wr->send_flags & kSignaled) != 0) ++seen().signalled;
+    Work w = {*wr, bytes > 0 ? wr->sg_list[0] : Sge{}, {}};
+    if ((wr->send_flags & kInline) != 0 && bytes > 0) {
+      ++seen().inlined;
+      const char* p = reinterpret_cast<const char*>(wr->sg_list[0].addr);
+      w.inlined.assign(p, p + bytes);
+    }
+    ++qp->slots;
+    qp->signalled.push_back((wr->send_flags & kSignaled) != 0);
+    qp->work.push_back(w);
+    if (qp->state == kQpError) flush(qp);
+  }
+  return 0;
+}
+
+int post_recv(Qp* q, RecvWr* wr, RecvWr** bad) {
+  std::lock_guard<std::mutex> lock(world().mutex);
+  auto* qp = static_cast<FakeQp*>(q);
+  *bad = wr;
+  if (const int e = ordered("post_recv")) return e;
+  if (qp->receives.size() >= qp->init.cap.max_recv_wr) return ENOMEM;
+  if (!settings().no_receives) qp->receives.push_back(wr->wr_id);
+  return 0;
+}
+
+void event(const char* device, int type, int port) {
+  for (FakeContext* c : world().contexts) {
+    if (strcmp(c->device->name, device) != 0) continue;
+    AsyncEvent e = {};
+    e.element.port_num = port;
+    e.event_type = type;
+    if (write(c->write_fd, &e, sizeof e) != sizeof e) abort();
+  }
+}
+
+void kill_qps(const char* device) {
+  std::lock_guard<std::mutex> lock(world().mutex);
+  for (auto& [_, qp] : world().qps)
+    if (strcmp(qp->context->device->name, device) == 0) flush(qp);
+}
+
+}  // namespace
+
+extern "C" {
+
+fake::Control* fake_control() {
+  world().control.event = event;
+  world().control.kill_qps = kill_qps;
+  return &world().control;
+}
+
+Device** ibv_get_device_list(int* count) {
+  std::lock_guard<std::mutex> lock(world().mutex);
+  if (ordered("get_device_list") != 0) return nullptr;
+  const auto& all = settings().devices;
+  auto** list = new Device*[all.size() + 1]();
+  for (size_t i = 0; i < all.size(); ++i) {
+    auto d = std::make_unique<Device>();
+    d->transport_type = all[i].transport;
+    snprintf(d->name, sizeof d->name, "%s", all[i].name.c_str());
+    list[i] = d.get();
+    world().devices.push_back(std::move(d));
+  }
+  world().random = settings().seed;
+  *count = static_cast<int>(all.size());
+  return list;
+}
+void ibv_free_device_list(Device** list) { delete[] list; }
+
+Context* ibv_open_device(Device* device) {
+  std::lock_guard<std::mutex> lock(world().mutex);
+  if (ordered("open_device") != 0) return nullptr;
+  for (const auto& d : settings().devices) {
+    if (d.name != device->name) continue;
+    if (!d.openable) {
+      errno = ENOENT;
+      return nullptr;
+    }
+    auto* c = new FakeContext(&d, device);
+    c->ops.poll_cq = poll_cq;
+    c->ops.post_send = post_send;
+    c->ops.post_recv = post_recv;
+    world().contexts.push_back(c);
+    ++seen().live_contexts;
+    return c;
+  }
+  return nullptr;
+}
+int ibv_close_device(Context* context) {
+  std::lock_guard<std::mutex> lock(world().mutex);
+  auto* c = static_cast<FakeContext*>(context);
+  close(c->async_fd);
+  close(c->write_fd);
+  for (auto at = world().contexts.begin(); at != world().contexts.end(); ++at)
+    if (*at == c) {
+      world().contexts.erase(at);
+      break;
+    }
+  --seen().live_contexts;
+  delete c;
+  return 0;
+}
+int ibv_query_device(Context* c, DeviceAttr* a) {
+  std::lock_guard<std::mutex> lock(world().mutex);
+  if (const int e = ordered("query_device")) return e;
+  *a = static_cast<FakeContext*>(c)->d->attr;
+  a->phys_port_cnt = static_cast<uint8_t>(static_cast<FakeContext*>(c)->d->ports.size());
+  return 0;
+}
+int ibv_query_port(Context* c, uint8_t n, PortAttr* a) {
+  std::lock_guard<std::mutex> lock(world().mutex);
+  if (const int e = ordered("query_port")) return e;
+  *a = port_of(c, n).attr;
+  a->gid_tbl_len = static_cast<int>(port_of(c, n).gids.size());
+  a->pkey_tbl_len = static_cast<uint16_t>(port_of(c, n).pkeys.size());
+  return 0;
+}
+int ibv_query_pkey(Context* c, uint8_t n, int i, uint16_t* key) {
+  *key = htons(port_of(c, n).pkeys[static_cast<size_t>(i)]);
+  return 0;
+}
+ssize_t _ibv_query_gid_table(Context* c, GidEntry* out, size_t n, uint32_t, size_t) {
+  std::lock_guard<std::mutex> lock(world().mutex);
+  if (const int e = ordered("query_gid_table")) return -e;
+  size_t found = 0;
+  const auto* d = static_cast<FakeContext*>(c)->d;
+  for (size_t port = 0; port < d->ports.size(); ++port)
+    for (size_t i = 0; i < d->ports[port].gids.size() && found < n; ++i) {
+      GidEntry e = d->ports[port].gids[i];
+      e.gid_index = static_cast<uint32_t>(i), e.port_num = static_cast<uint32_t>(port + 1);
+      if (e.gid.words[0] != 0 || e.gid.words[1] != 0) out[found++] = e;  // the library leaves empty slots out
+    }
+  return static_cast<ssize_t>(found);
+}
+
+Pd* ibv_alloc_pd(Context* c) {
+  std::lock_guard<std::mutex> lock(world().mutex);
+  if (ordered("alloc_pd") != 0) return nullptr;
+  ++seen().live_pds;
+  auto* pd = new FakePd();
+  pd->context = c;
+  return pd;
+}
+int ibv_dealloc_pd(Pd* pd) {
+  std::lock_guard<std::mutex> lock(world().mutex);
+  --seen().live_pds;
+  delete static_cast<FakePd*>(pd);
+  return 0;
+}
+Mr* ibv_reg_mr_iova2(Pd* pd, void* addr, size_t n, uint64_t, unsigned access) {
+  std::lock_guard<std::mutex> lock(world().mutex);
+  if (ordered("reg_mr") != 0) return nullptr;
+  if (n == 0 || ((access & kRemoteWrite) != 0 && (access & kLocalWrite) == 0)) {
+    errno = EINVAL;
+    return nullptr;
+  }
+  auto* mr = new FakeMr();
+  mr->context = pd->context, mr->pd = pd, mr->addr = addr, mr->length = n, mr->access = static_cast<int>(access);
+  mr->lkey = mr->rkey = world().next_key++;
+  world().mrs[mr->lkey] = mr;
+  ++seen().live_mrs, ++seen().mrs;
+  if ((access & kRelaxedOrdering) != 0) ++seen().relaxed_mrs;
+  if ((access & kRemoteWrite) == 0) seen().mr_access_of_readers |= access & ~static_cast<unsigned>(kRelaxedOrdering);
+  return mr;
+}
+Mr* ibv_reg_mr(Pd* pd, void* addr, size_t n, int access) { return ibv_reg_mr_iova2(pd, addr, n, reinterpret_cast<uint64_t>(addr), static_cast<unsigned>(access)); }
+Mr* ibv_reg_dmabuf_mr(Pd* pd, uint64_t, size_t n, uint64_t iova, int, int access) {
+  {
+    std::lock_guard<std::mutex> lock(world().mutex);
+    if (ordered("reg_dmabuf_mr") != 0) return nullptr;
+  }
+  return ibv_reg_mr_iova2(pd, reinterpret_cast<void*>(iova), n, iova, static_cast<unsigned>(access));
+}
+int ibv_dereg_mr(Mr* mr) {
+  std::lock_guard<std::mutex> lock(world().mutex);
+  world().mrs.erase(mr->lkey);
+  --seen().live_mrs;
+  delete static_cast<FakeMr*>(mr);
+  return 0;
+}
+
+Cq* ibv_create_cq(Context* c, int n, void*, void*, int) {
+  std::lock_guard<std::mutex> lock(world().mutex);
+  if (ordered("create_cq") != 0) return nullptr;
+  if (n > static_cast<FakeContext*>(c)->d->attr.max_cqe) {
+    errno = EINVAL;
+    return nullptr;
+  }
+  auto* cq = new FakeCq();
+  cq->context = c, cq->cqe = n;
+  ++seen().live_cqs;
+  return cq;
+}
+int ibv_destroy_cq(Cq* cq) {
+  std::lock_guard<std::mutex> lock(world().mutex);
+  --seen().live_cqs;
+  delete static_cast<FakeCq*>(cq);
+  return 0;
+}
+
+Qp* ibv_create_qp(Pd* pd, QpInit* init) {
+  std::lock_guard<std::mutex> lock(world().mutex);
+  if (ordered("create_qp") != 0) return nullptr;
+  const auto* d = static_cast<FakeContext*>(pd->context)->d;
+  if (init->cap.max_inline_data > d->max_inline || static_cast<int>(init->cap.max_send_wr) > d->attr.max_qp_wr || seen().live_qps >= d->attr.max_qp) {
+    errno = init->cap.max_inline_data > d->max_inline ? EINVAL : ENOMEM;
+    return nullptr;
+  }
+  auto* qp = new FakeQp();
+  qp->context = pd->context, qp->pd = pd, qp->send_cq = init->send_cq, qp->recv_cq = init->recv_cq;
+  qp->qp_num = world().next_qpn++;
+  qp->init = *init;
+  qp->attr = {};
+  world().qps[qp->qp_num] = qp;
+  ++seen().live_qps;
+  return qp;
+}
+int ibv_modify_qp(Qp* q, QpAttr* a, int mask) {
+  std::lock_guard<std::mutex> lock(world().mutex);
+  auto* qp = static_cast<FakeQp*>(q);
+  const int target = a->qp_state;
+  if (target == kQpError) {
+    flush(qp);
+    return 0;
+  }
+  if (const int e = ordered(target == kQpInit ? "INIT" : target == kQpRtr ? "RTR" : "RTS")) return e;
+  if (target != qp->state + 1) return EINVAL;
+  if (target == kQpInit) {
+    if (mask != (kAttrState | kAttrPkey | kAttrPort | kAttrAccess)) return EINVAL;
+    qp->attr = *a;
+  } else if (target == kQpRtr) {
+    if (mask != (kAttrState | kAttrAv | kAttrMtu | kAttrDest | kAttrRqPsn | kAttrDestReads | kAttrRnrTimer)) return EINVAL;
+    const auto& p = port_of(qp->context, qp->attr.port_num);
+    if (a->path_mtu < 1 || a->path_mtu > p.attr.active_mtu || a->ah_attr.port_num != qp->attr.port_num) return EINVAL;
+    if (a->max_dest_rd_atomic > static_cast<FakeContext*>(qp->context)->d->attr.max_qp_rd_atom) return EINVAL;
+    if (a->ah_attr.src_path_bits != 0 && p.attr.lmc == 0) return EINVAL;
+    if (p.attr.link_layer == kLinkEthernet) {
+      if (a->ah_attr.is_global == 0 || a->ah_attr.dlid != 0) return EINVAL;
+      if (a->ah_attr.sgid_index >= p.gids.size() || p.gids[a->ah_attr.sgid_index].gid.words[1] == 0) return ENODATA;
+      if (p.gids[a->ah_attr.sgid_index].gid_type != kGidRoceV2) return EINVAL;
+    } else if (a->ah_attr.dlid == 0) {
+      return EINVAL;
+    }
+    const QpAttr init = qp->attr;
+    qp->attr = *a;
+    qp->attr.port_num = init.port_num, qp->attr.qp_access_flags = init.qp_access_flags, qp->attr.pkey_index = init.pkey_index;
+    seen().last_rtr = qp->attr;
+  } else if (target == kQpRts) {
+    if (mask != (kAttrState | kAttrSqPsn | kAttrTimeout | kAttrRetries | kAttrRnr | kAttrReads)) return EINVAL;
+    if (a->max_rd_atomic > static_cast<FakeContext*>(qp->context)->d->attr.max_qp_init_rd_atom) return EINVAL;
+    qp->attr.sq_psn = a->sq_psn, qp->attr.timeout = a->timeout, qp->attr.rnr_retry = a->rnr_retry, qp->attr.max_rd_atomic = a->max_rd_atomic;
+    if (!settings().drop_attribute) qp->attr.retry_cnt = a->retry_cnt;
+    seen().last_rts = *a;
+  }
+  qp->state = target;
+  return 0;
+}
+int ibv_query_qp(Qp* q, QpAttr* a, int, QpInit* init) {
+  std::lock_guard<std::mutex> lock(world().mutex);
+  *a = static_cast<FakeQp*>(q)->attr;
+  *init = static_cast<FakeQp*>(q)->init;
+  return 0;
+}
+int ibv_destroy_qp(Qp* q) {
+  std::lock_guard<std::mutex> lock(world().mutex);
+  world().qps.erase(q->qp_num);
+  --seen().live_qps;
+  delete static_cast<FakeQp*>(q);
+  return 0;
+}
+
+int ibv_get_async_event(Context* c, AsyncEvent* e) { return read(c->async_fd, e, sizeof *e) == sizeof *e ? 0 : -1; }
+void ibv_ack_async_event(AsyncEvent* e) { memset(e, 0xff, sizeof *e); }
+const char* ibv_wc_status_str(int s) { return s == kWcRetries ? "transport retry counter exceeded" : s == kWcRemoteAccess ? "remote access error" : "error"; }
+const char* ibv_event_type_str(int t) { return t == kEventPortError ? "port error" : t == kEventCq ? "CQ error" : "event"; }
+
+}  // extern "C"

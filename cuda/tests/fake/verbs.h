@@ -1,0 +1,97 @@
+// What a test can say to the fake verbs library: which devices there are, what fails, in what order things happen.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "net/verbs_api.h"
+
+namespace fake {
+
+namespace v = mk::net::verbs;
+
+struct PortSettings {
+  v::PortAttr attr = {};
+  std::vector<v::GidEntry> gids;   // zero GIDs are empty slots
+  std::vector<uint16_t> pkeys = {0xffff};
+};
+
+struct DeviceSettings {
+  std::string name = "fake0";
+  std::string pci = "";
+  v::DeviceAttr attr = {};
+  int transport = v::kTransportInfiniband;
+  bool openable = true;
+  std::vector<PortSettings> ports;
+  uint32_t max_inline = 64;
+};
+
+struct Settings {
+  std::vector<DeviceSettings> devices;
+  uint64_t seed = 1;
+  bool slow = false;                  // work is done a little with each poll, in the order of a seed
+  std::map<std::string, int> fail;    // function: errno of its next call
+  int status = 0;                     // of the next send that is executed, if not 0
+  bool lose = false;                  // sends are never completed
+  bool negative = false;              // post_send tells errors as -1 and errno
+  bool drop_attribute = false;        // modify_qp forgets the retry count
+  bool no_receives = false;           // receives are swallowed
+};
+
+// What the fake saw.
+struct Seen {
+  uint64_t posts = 0, writes = 0, signalled = 0, inlined = 0;
+  uint64_t relaxed_mrs = 0, mrs = 0, mr_access_of_readers = 0;
+  int live_mrs = 0, live_qps = 0, live_cqs = 0, live_pds = 0, live_contexts = 0;
+  uint64_t zero_ids = 0, largest = 0, without_rts = 0;
+  v::QpAttr last_rtr = {}, last_rts = {};
+};
+
+struct Control {
+  Settings settings;
+  Seen seen;
+  void (*event)(const char* device, int type, int port);  // an asynchronous event
+  void (*kill_qps)(const char* device);                   // all queue pairs of a device go to the error state
+};
+
+inline v::GidEntry gid(uint32_t type, std::vector<uint8_t> tail, std::vector<uint8_t> head = {}, uint32_t ndev = 1) {
+  v::GidEntry e = {};
+  e.gid_type = type;
+  e.ndev_ifindex = ndev;
+  for (size_t i = 0; i < head.size(); ++i) e.gid.raw[i] = head[i];
+  for (size_t i = 0; i < tail.size(); ++i) e.gid.raw[16 - tail.size() + i] = tail[i];
+  return e;
+}
+inline v::GidEntry ipv4(uint32_t type, uint8_t net, uint8_t host, uint32_t ndev = 1) { return gid(type, {0xff, 0xff, 10, 9, net, host}, {}, ndev); }
+
+inline DeviceSettings device(const std::string& name) {
+  DeviceSettings d;
+  d.name = name;
+  d.attr.vendor_id = 0x15b3;
+  d.attr.max_qp = 1000, d.attr.max_qp_wr = 8192, d.attr.max_cqe = 1 << 20, d.attr.max_qp_rd_atom = 16, d.attr.max_qp_init_rd_atom = 16;
+  d.ports.emplace_back();
+  v::PortAttr& a = d.ports[0].attr;
+  a.state = v::kPortActive;
+  a.max_mtu = a.active_mtu = 5;
+  a.max_msg_sz = 1 << 30;
+  return d;
+}
+// A RoCE port as Linux shows it: link-local and IPv4, each as v1 and v2.
+inline DeviceSettings roce(const std::string& name, uint8_t host) {
+  DeviceSettings d = device(name);
+  d.ports[0].attr.link_layer = v::kLinkEthernet;
+  d.ports[0].gids = {gid(v::kGidRoceV1, {host}, {0xfe, 0x80}), gid(v::kGidRoceV2, {host}, {0xfe, 0x80}), ipv4(v::kGidRoceV1, 1, host), ipv4(v::kGidRoceV2, 1, host)};
+  return d;
+}
+inline DeviceSettings infiniband(const std::string& name, uint16_t lid) {
+  DeviceSettings d = device(name);
+  d.ports[0].attr.link_layer = v::kLinkInfiniband;
+  d.ports[0].attr.lid = lid;
+  d.ports[0].gids = {gid(v::kGidInfiniband, {static_cast<uint8_t>(lid)}, {0xfe, 0x80})};
+  return d;
+}
+
+}  // namespace fake
+
+extern "C" fake::Control* fake_control();

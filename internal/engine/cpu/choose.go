@@ -1,0 +1,106 @@
+package cpu
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+
+	"github.com/mkrun/mkrun/internal/engine"
+	"github.com/mkrun/mkrun/internal/mknet"
+)
+
+// NetTCP is the backend that needs no library: TCP connections of this package.
+const NetTCP = "tcp"
+
+// chosenNet is what carries bytes between nodes, and why.
+type chosenNet struct {
+	backend, why string
+	job          uint64
+}
+
+// offer says which backends a rank could use. All ranks make the same choice from all offers.
+type offer struct {
+	Nonce  uint64            `json:"nonce"`
+	Usable map[string]string `json:"usable"` // by name: what it would use
+	Why    map[string]string `json:"why"`    // by name: why not
+}
+
+// chooseNet settles with all ranks what carries bytes between nodes: the backend asked for, which all must have; or, for
+// "auto", the first of the preferred that all have, else TCP.
+func (in *instance) chooseNet(ctx context.Context) (chosenNet, error) {
+	asked := in.cfg.Net.Backend
+	if in.cfg.Plan.World.Nodes() == 1 || asked == "" || asked == NetTCP {
+		return chosenNet{backend: NetTCP, why: "asked for"}, nil
+	}
+	candidates := []string{asked}
+	if asked == "auto" {
+		candidates = mknet.Preferred
+	}
+	mine := offer{Nonce: rand.Uint64(), Usable: map[string]string{}, Why: map[string]string{}}
+	for _, name := range candidates {
+		if text, err := mknet.Usable(fabricOptions(in.cfg, name, 0)); err != nil {
+			mine.Why[name] = err.Error()
+		} else {
+			mine.Usable[name] = text
+		}
+	}
+	offers, err := in.exchangeOffers(ctx, mine)
+	if err != nil {
+		return chosenNet{}, err
+	}
+	return settle(asked, candidates, offers)
+}
+
+func (in *instance) exchangeOffers(ctx context.Context, mine offer) ([]offer, error) {
+	boot := in.cfg.Bootstrap
+	blob, err := json.Marshal(mine)
+	if err != nil {
+		return nil, err
+	}
+	if err := boot.Put(ctx, engine.Everyone, blob); err != nil {
+		return nil, fmt.Errorf("publishing the networks that can be used: %w", err)
+	}
+	if err := boot.Fence(ctx); err != nil {
+		return nil, fmt.Errorf("waiting for the networks that all ranks can use: %w", err)
+	}
+	offers := make([]offer, in.cfg.Plan.World.Size())
+	for rank := range offers {
+		common, _, err := boot.Get(ctx, rank)
+		if err != nil {
+			return nil, fmt.Errorf("networks of rank %d: %w", rank, err)
+		}
+		if err := json.Unmarshal(common, &offers[rank]); err != nil {
+			return nil, fmt.Errorf("networks of rank %d: %w", rank, err)
+		}
+	}
+	return offers, nil
+}
+
+// settle chooses from all ranks' offers.
+func settle(asked string, candidates []string, offers []offer) (chosenNet, error) {
+	nonces := make([]uint64, len(offers))
+	for rank, o := range offers {
+		nonces[rank] = o.Nonce
+	}
+	reason := ""
+	for _, name := range candidates {
+		without := slices.IndexFunc(offers, func(o offer) bool { _, has := o.Usable[name]; return !has })
+		if without < 0 {
+			why := "all ranks have it"
+			if name == asked {
+				why = "asked for"
+			}
+			return chosenNet{backend: name, why: why, job: jobOf(nonces)}, nil
+		}
+		if reason != "" {
+			reason += "; "
+		}
+		reason += fmt.Sprintf("no %s at rank %d: %s", name, without, offers[without].Why[name])
+	}
+	if asked != "auto" {
+		return chosenNet{}, fmt.Errorf("--net %s: %s", asked, reason)
+	}
+	return chosenNet{backend: NetTCP, why: reason}, nil
+}

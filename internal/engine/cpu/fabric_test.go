@@ -1,0 +1,142 @@
+package cpu
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/mkrun/mkrun/internal/engine"
+	"github.com/mkrun/mkrun/internal/mknet"
+	"github.com/mkrun/mkrun/internal/plan"
+)
+
+// needLibrary makes the tests use the library that `make net` builds.
+func needLibrary(t *testing.T) {
+	t.Helper()
+	path, err := filepath.Abs("../../../build/" + mknet.Library)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Fatalf("%v: make net builds it", err)
+	}
+	mknet.Path = path
+}
+
+// The same bits over every network that can run here, over several epochs, for all operators.
+func TestFabricGivesTheBitsOfTCP(t *testing.T) {
+	needLibrary(t)
+	nets := map[string]engine.Net{
+		"emu":           {Backend: "emu"},
+		"emu slow":      {Backend: "emu", BandwidthGBs: 0.5, Latency: 50 * time.Microsecond},
+		"emu unordered": {Backend: "emu", Reorder: true, Seed: 7},
+	}
+	s := plan.Shape{M: 150, N: 72, K: 64}
+	for operator := range makers {
+		for _, ppn := range [][]int{{2, 2}, {1, 2, 1}} {
+			p := makePlan(t, operator, plan.SumOptions{Chunks: 3}, ppn...)
+			want, _ := openJob(t, p, s, options{}).epochs(t, 3, s, engine.BF16, 5)
+			for name, net := range nets {
+				got, stats := openJob(t, p, s, options{net: net}).epochs(t, 3, s, engine.BF16, 5)
+				for epoch := range want {
+					for rank := range want[epoch] {
+						if !slices.Equal(got[epoch][rank], want[epoch][rank]) {
+							t.Errorf("%s on %v over %s: epoch %d of rank %d has other bits than over tcp", operator, ppn, name, epoch, rank)
+						}
+					}
+				}
+				if stats[0].InterBytes == 0 {
+					t.Errorf("%s on %v over %s: nothing was sent", operator, ppn, name)
+				}
+			}
+		}
+	}
+}
+
+func TestSettleOnANetwork(t *testing.T) {
+	has := func(names ...string) offer {
+		o := offer{Usable: map[string]string{}, Why: map[string]string{"efa": "no device", "ibverbs": "no library"}}
+		for _, n := range names {
+			o.Usable[n] = "it"
+		}
+		return o
+	}
+	for _, c := range []struct {
+		name, asked     string
+		offers          []offer
+		want, why, fail string
+	}{
+		{name: "all have it", asked: "ibverbs", offers: []offer{has("ibverbs"), has("ibverbs")}, want: "ibverbs", why: "asked for"},
+		{name: "one has not", asked: "ibverbs", offers: []offer{has("ibverbs"), has()}, fail: "--net ibverbs: no ibverbs at rank 1: no library"},
+		{name: "auto, the first", asked: "auto", offers: []offer{has("efa", "ibverbs"), has("efa", "ibverbs")}, want: "efa", why: "all ranks have it"},
+		{name: "auto, the common one", asked: "auto", offers: []offer{has("efa", "ibverbs"), has("ibverbs")}, want: "ibverbs", why: "all ranks have it"},
+		{name: "auto, none", asked: "auto", offers: []offer{has("efa"), has("ibverbs")}, want: "tcp", why: "no efa at rank 1: no device; no ibverbs at rank 0: no library"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			candidates := []string{c.asked}
+			if c.asked == "auto" {
+				candidates = []string{"efa", "ibverbs"}
+			}
+			got, err := settle(c.asked, candidates, c.offers)
+			if c.fail != "" {
+				if err == nil || err.Error() != c.fail {
+					t.Fatalf("error %v, want %s", err, c.fail)
+				}
+				return
+			}
+			if err != nil || got.backend != c.want || got.why != c.why {
+				t.Errorf("%+v, %v; want %s (%s)", got, err, c.want, c.why)
+			}
+		})
+	}
+}
+
+// A network that cannot be used is an error before anything runs, on every rank.
+func TestFabricThatIsNotThere(t *testing.T) {
+	needLibrary(t)
+	err := openFails(t, agGemm(t, 1, 1, 1), func(_ int, cfg *engine.Config) {
+		cfg.Net = engine.Net{Backend: "ibverbs", Devices: "nothere0"}
+	})
+	if err == nil || strings.Count(err.Error(), "--net ibverbs: no ibverbs at rank 0: ") != 2 {
+		t.Errorf("ranks said: %v", err)
+	}
+}
+
+// An abort of a rank that waits for a peer's flag over emu ends its Run; a peer's network that fails ends it too.
+func TestFabricAbort(t *testing.T) {
+	needLibrary(t)
+	reason := errors.New("the test says so")
+	for _, how := range []string{"abort", "network"} {
+		j := openJob(t, agGemm(t, 1, 1, 1), small, options{net: engine.Net{Backend: "emu"}})
+		in := j.ranks[0].(*instance)
+		done := make(chan error)
+		go func() {
+			_, err := in.Run(t.Context())
+			done <- err
+		}()
+		if how == "abort" {
+			in.Abort(reason)
+		} else {
+			in.fabric.net.Abort(reason.Error())
+		}
+		if err := <-done; err == nil || !strings.Contains(err.Error(), reason.Error()) {
+			t.Errorf("%s: Run gave %v", how, err)
+		}
+	}
+}
+
+func TestFabricNames(t *testing.T) {
+	needLibrary(t)
+	j := openJob(t, agGemm(t, 1, 1, 1), small, options{net: engine.Net{Backend: "emu"}})
+	if name, why := j.ranks[0].(engine.Networked).Network(); name != "emu" || !strings.HasPrefix(why, "asked for; emu: emu 0: ordered link") {
+		t.Errorf("network %q, %q", name, why)
+	}
+	j = openJob(t, agGemm(t, 1, 1, 1), small, options{net: engine.Net{Backend: "auto"}})
+	if name, why := j.ranks[0].(engine.Networked).Network(); name != "tcp" || !strings.HasPrefix(why, "no ibverbs at rank 0: ") {
+		t.Errorf("network %q, %q", name, why)
+	}
+}
