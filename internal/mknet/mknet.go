@@ -42,7 +42,7 @@ type RDMA struct {
 	Devices      string // NICs in rail order, separated by commas, each NAME or NAME:PORT
 	Library      string // libibverbs to load
 	GID          int    // 1 + index in the GID table
-	QPs          int    // queue pairs per peer and NIC
+	QueuePairs   int    // per peer and NIC
 	TrafficClass int
 	Timeout      int // 4.096 us x 2^Timeout
 	Retries      int
@@ -65,7 +65,7 @@ type Command struct {
 // NoFlag is the Flag of a command that raises none.
 const NoFlag = ^uint64(0)
 
-// Path, if set before the first call, is the library to open; else Find finds it. Tests, whose binaries lie elsewhere, set it.
+// Path is the library to open, if set before the first call; else Find finds it. Tests, whose binaries lie elsewhere, set it.
 var Path string
 
 // Find returns the path of the library: beside the mkrun binary, in ../build (a source tree) or in ../lib from there.

@@ -101,7 +101,7 @@ func (o *Options) describe(t *texts) *C.mknet_desc {
 	d.rdma.devices = t.c(o.RDMA.Devices)
 	d.rdma.library = t.c(o.RDMA.Library)
 	d.rdma.gid = C.uint32_t(o.RDMA.GID)
-	d.rdma.qps = C.uint32_t(o.RDMA.QPs)
+	d.rdma.qps = C.uint32_t(o.RDMA.QueuePairs)
 	d.rdma.traffic_class = C.uint32_t(o.RDMA.TrafficClass)
 	d.rdma.timeout = C.uint32_t(o.RDMA.Timeout)
 	d.rdma.retries = C.uint32_t(o.RDMA.Retries)

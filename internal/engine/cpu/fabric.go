@@ -77,7 +77,7 @@ func (f *fabric) register(heapFile *os.File) error {
 		return fmt.Errorf("registering the heap: %w", err)
 	}
 	for _, t := range p.Ranks[me].Queues[plan.RoleSend] {
-		id := plan.BufferID(t.Src.Buffer)
+		id := t.Src.Buffer
 		if t.Kind != plan.Send || p.Buffers[id].InHeap() || f.sources[id] != nil {
 			continue
 		}
@@ -215,7 +215,7 @@ func (f *fabric) place(c *mknet.Command, t *task, peer int) error {
 	if srcStride > math.MaxUint32 || dstStride > math.MaxUint32 {
 		return fmt.Errorf("rows of %d and %d bytes; up to 4 GiB - 1 can be sent", srcStride, dstStride)
 	}
-	if s := f.sources[plan.BufferID(t.plan.Src.Buffer)]; s != nil {
+	if s := f.sources[t.plan.Src.Buffer]; s != nil {
 		c.Region = s.region
 	} else {
 		src += in.lay.landing[t.plan.Src.Buffer]
