@@ -283,9 +283,9 @@ func (e *explorer) step(s *exState) ([]*exState, error) {
 			}
 			next = append(next, n)
 		default:
-			if step := s.status[id] - 3; e.satisfied(s, x, uint32(step)) {
+			if step := s.status[id] - 3; e.waited(s, x, uint32(step), false) {
 				n := s.clone()
-				if err := e.read(n, id, x.parts[step]); err != nil {
+				if err := e.beginRead(n, id, x.parts[step]); err != nil {
 					return nil, err
 				}
 				if n.status[id]++; int(step)+1 == len(x.parts) {
@@ -341,16 +341,22 @@ func (e *explorer) begin(s *exState, id int) error {
 	x := &e.tasks[id]
 	if len(x.parts) > 1 {
 		s.status[id] = 4
-		return e.read(s, id, x.parts[0])
+		return e.beginRead(s, id, x.parts[0])
 	}
 	s.status[id] = 1
-	// What it follows a field over is read block by block, when its writer has written it: seen at the end.
-	if len(x.follows) == 0 {
-		if err := e.read(s, id, x.reads); err != nil {
-			return err
-		}
+	if err := e.beginRead(s, id, x.reads); err != nil {
+		return err
 	}
 	return e.write(s, id)
+}
+
+// beginRead checks what a task begins to read. What it follows a field over is read block by block, in whatever parts of
+// the depth, when its writer has written it: that is seen at the end.
+func (e *explorer) beginRead(s *exState, id int, what [][]int) error {
+	if len(e.tasks[id].follows) > 0 {
+		return nil
+	}
+	return e.read(s, id, what)
 }
 
 // busy is what another task reads and writes now.

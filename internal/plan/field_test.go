@@ -52,6 +52,63 @@ func TestFieldFaults(t *testing.T) {
 	}
 }
 
+// A product that follows a field may have gates, too: the steps cut its depth, the field says which blocks of it are
+// there. So the number of steps changes nothing, and verifier and explorer say the same of each: right if all is waited
+// for, wrong without the credit, and wrong where a gate stands behind what it guards.
+func TestFieldsAndStepsTogether(t *testing.T) {
+	for _, ppn := range [][]int{{2}, {1, 1}} {
+		for steps := range uint32(4) {
+			for _, c := range []struct {
+				name   string
+				field  bool
+				mutate func(p *Plan, t *Task)
+				right  bool
+			}{
+				{"a field", true, func(*Plan, *Task) {}, true},
+				{"a stamp", false, func(*Plan, *Task) {}, true},
+				{"a field that is read without a credit for its writer", true, func(p *Plan, t *Task) {
+					for _, s := range t.Signals { // what it returns
+						retire(p, s)
+					}
+					t.Signals = nil
+				}, false},
+				{"a stamp behind the first part", false, func(_ *Plan, t *Task) {
+					t.Waits[len(t.Waits)-1].Step = t.Steps - 1
+				}, steps < 2},
+			} {
+				if steps == 0 && c.name == "a stamp behind the first part" {
+					continue
+				}
+				p := mustAG(t, World{PPN: ppn}, 1)
+				if !c.field {
+					for i := range p.Flags {
+						p.Flags[i].Field = nil
+					}
+				}
+				queue := p.Ranks[1].Queues[RoleCompute]
+				changed := 0
+				for i := range queue {
+					if len(queue[i].Waits) > 0 {
+						queue[i].Steps = steps
+						c.mutate(p, &queue[i])
+						changed++
+					}
+				}
+				if changed == 0 {
+					t.Fatalf("%v: no product of rank 1 waits for anything", ppn)
+				}
+				err := Verify(p)
+				if (err == nil) != c.right {
+					t.Errorf("%v, %d steps, %s: Verify: %v", ppn, steps, c.name, err)
+				}
+				if _, err := explore(p, 2, 200_000); errors.Is(err, errTooLarge) || (err == nil) != c.right {
+					t.Errorf("%v, %d steps, %s: explored: %v", ppn, steps, c.name, err)
+				}
+			}
+		}
+	}
+}
+
 // A task that waits for a field begins to write while the field's writer still reads: what it writes must not be what
 // that one reads. With a plain stamp the same plan is right.
 func TestWhoFollowsAFieldMayNotOverwriteItsSource(t *testing.T) {

@@ -415,6 +415,20 @@ var mutations = []mutation{
 		// More steps stand earlier, which is right, if slow.
 		return t.Kind != Compute || v == 2 && len(t.Waits) > 0 && t.Waits[len(t.Waits)-1].Step > 0
 	}, func(site) int { return 3 }},
+	{"the wait for what a product reads made a gate behind its first part", func(s site, v int) bool {
+		t := s.task()
+		w := t.Waits[v]
+		brings := false
+		edit(s.p, func(_ int, o *Task) {
+			brings = brings || o.Dst.Buffer == t.Src.Buffer && slices.Contains(o.Signals, Signal{s.rank, w.Flag})
+		})
+		if t.Kind != Compute || t.Steps > 0 || w.Lag > 0 || !brings {
+			return false
+		}
+		t.Steps, w.Step = uint32(2+v%2), 1
+		t.Waits = append(slices.Delete(t.Waits, v, v+1), w)
+		return true
+	}, perWait},
 	{"a wait twice over", func(s site, v int) bool {
 		t := s.task()
 		t.Waits = append(t.Waits, t.Waits[v])
