@@ -25,10 +25,20 @@ var (
 type operatorKind struct {
 	roles      []string // that it has tasks for, beside compute
 	algorithms []string // to choose from; none if there is one only
+	kernel     *kernel  // of the CUDA engine; nil if it has none yet, so that nothing is held against it
+}
+
+// kernel is what the CUDA engine's kernels of an operator are built for (cuda/include/mkernel.h; a test in
+// internal/request holds it against what a launch takes).
+type kernel struct {
+	tileM, tileN, tileK []int
+	movers              []string
 }
 
 var operatorKinds = map[string]operatorKind{
-	opAGGemm: {roles: []string{"intra", "send"}},
+	opAGGemm: {roles: []string{"intra", "send"}, kernel: &kernel{
+		tileM: []int{128}, tileN: []int{128, 256}, tileK: []int{64}, movers: []string{"sm", "ce"},
+	}},
 	opGemmRS: {roles: []string{"intra", "send", "reduce"}},
 	opGemmAR: {roles: []string{"intra", "send", "reduce"}, algorithms: []string{"auto", "two-shot", "one-shot"}},
 }

@@ -27,7 +27,7 @@ entries:
       chunks: 4
     provenance: {how: measured, date: 2026-11-29, on: 2 cores}
   - match: {engine: cuda, m: {max: 512}, ppn: {min: 8, max: 8}, fabric: [ibverbs, efa]}
-    use: {tile: {m: 128, n: 256, k: 64}, stages: 4, mover: sm}
+    use: {tile: {m: 128, n: 256, k: 64}, mover: sm}
     provenance: {how: predicted, date: 2026-11-29, on: h200}
   - match: {engine: cuda, m: {min: 8192, max: 16384}, ppn: {min: 8, max: 8}, fabric: [ibverbs]}
     use: {chunks: 8, mover: ce}
@@ -41,7 +41,7 @@ func TestLookup(t *testing.T) {
 	}
 	anyCPU := Settings{Intra: 1, Send: 1}
 	large := Settings{Compute: 6, Intra: 2, Send: 1, TileM: 64, TileN: 64, Chunks: 4}
-	small := Settings{TileM: 128, TileN: 256, TileK: 64, Stages: 4, Mover: "sm"}
+	small := Settings{TileM: 128, TileN: 256, TileK: 64, Mover: "sm"}
 	huge := Settings{Chunks: 8, Mover: "ce"}
 	tests := []struct {
 		name string
@@ -177,7 +177,18 @@ func operatorMistakes() []badFile {
 		{"no compute CTA on fewer SMs", "sms: 66\n" + head + entryOf(cuda, "roles: {intra: 66}", chosen), "f.yaml:6:18: entry 1: a split that leaves no compute CTA: intra 66 on 66 SMs"},
 		{"more than the SMs", head + entryOf(cuda, "roles: {intra: 8, compute: 132}", chosen), "f.yaml:5:18: entry 1: intra 8 + compute 132 is more than the 132 SMs"},
 		{"absurd SMs", "sms: 1\n" + head, "f.yaml:1:6: sms is 1"},
-		{"absurd", head + entryOf("engine: cpu", "chunks: 99999999", chosen), "f.yaml:5:19: entry 1: chunks is 99999999, which no machine has"},
+		{"absurd", head + entryOf("engine: cpu", "chunks: 99999999", chosen), "f.yaml:5:19: entry 1: chunks is 99999999, want at most 64"},
+		{"too many chunks", head + entryOf("engine: cpu", "chunks: 65", chosen), "f.yaml:5:19: entry 1: chunks is 65, want at most 64"},
+		{"too many workers", head + entryOf("engine: cpu", "roles: {intra: 4097}", chosen), "f.yaml:5:26: entry 1: roles.intra is 4097, want at most 4096"},
+		{"a tile of other rows", head + entryOf(cuda, "tile: {m: 64}", chosen), "f.yaml:5:21: entry 1: tile m is 64; the kernels of ag_gemm are built for 128"},
+		{"a tile of other columns", head + entryOf(cuda, "tile: {n: 512}", chosen), "f.yaml:5:21: entry 1: tile n is 512; the kernels of ag_gemm are built for 128 or 256"},
+		{"a tile of another depth", head + entryOf(cuda, "tile: {k: 32}", chosen), "f.yaml:5:21: entry 1: tile k is 32; the kernels of ag_gemm are built for 64"},
+		{"stages of a fixed pipeline", head + entryOf(cuda, "stages: 99", chosen), "f.yaml:5:19: entry 1: stages is 99; the depth of the pipeline of ag_gemm follows from its tile"},
+		{"a mover it has not", head + entryOf(cuda, "mover: epilogue", chosen), "f.yaml:5:18: entry 1: mover is \"epilogue\"; the kernels of ag_gemm have sm and ce"},
+		{"a split of wide tiles", head + entryOf(cuda, "tile: {n: 256}, cuda: {split_k: 2}", chosen), "f.yaml:5:43: entry 1: split_k is 2; a split of K needs tile n 128 and cluster 1"},
+		{"a split of a cluster", head + entryOf(cuda, "cuda: {cluster: 2, split_k: 2}", chosen), "f.yaml:5:39: entry 1: split_k is 2; a split of K needs tile n 128 and cluster 1"},
+		{"no dtype", head + entryOf("engine: cpu, dtype: []", "", chosen), "f.yaml:4:33: entry 1: dtype names none; leave the key out for any"},
+		{"no fabric", head + entryOf("engine: cpu, fabric: []", "", chosen), "f.yaml:4:34: entry 1: fabric names none; leave the key out for any"},
 		{"cuda only", head + entryOf("engine: cpu", "stages: 4", chosen), "f.yaml:5:19: entry 1: stages has no meaning for the CPU engine"},
 		{"depth on cpu", head + entryOf("engine: cpu", "tile: {m: 8, n: 8, k: 8}", chosen), "f.yaml:5:33: entry 1: tile.k has no meaning for the CPU engine"},
 		{"mover on cpu", head + entryOf("engine: cpu", "mover: sm", chosen), "f.yaml:5:18: entry 1: mover has no meaning for the CPU engine"},

@@ -51,6 +51,9 @@ func (m *match) validate(wrong report) {
 		{"dtype", m.DType, knownDTypes},
 		{"fabric", m.Fabric, knownFabrics},
 	} {
+		if list.values != nil && len(list.values) == 0 {
+			wrong("match."+list.field, "%s names none; leave the key out for any", list.field)
+		}
 		for i, v := range list.values {
 			at := fmt.Sprintf("match.%s[%d]", list.field, i)
 			if !slices.Contains(list.known, v) {
@@ -93,7 +96,13 @@ type limits struct {
 	sms      int  // of the GPU, one for each CTA
 }
 
-const maxNumber = 1 << 20 // workers, sizes of tiles, chunks: far above any machine
+// MaxChunks bounds the pieces of a shard: far more than help, and few enough for a plan that is made in a moment.
+const MaxChunks = 64
+
+// MaxWorkers bounds the workers of a role, far above the cores of any host and the CTAs of any GPU.
+const MaxWorkers = 4096
+
+const maxNumber = 1 << 20 // of SMs and sizes of tiles: far above any machine
 
 func (u *use) validate(engine string, l limits, wrong report) {
 	for _, r := range u.Roles.others() {
@@ -104,17 +113,18 @@ func (u *use) validate(engine string, l limits, wrong report) {
 	for _, n := range []struct {
 		field string
 		value *int
+		most  int
 		cuda  bool // has no meaning for the CPU engine
 	}{
-		{"roles.compute", u.Roles.Compute, false},
-		{"roles.intra", u.Roles.Intra, false},
-		{"roles.send", u.Roles.Send, false},
-		{"roles.reduce", u.Roles.Reduce, false},
-		{"tile.m", u.Tile.M, false},
-		{"tile.n", u.Tile.N, false},
-		{"tile.k", u.Tile.K, true},
-		{"stages", u.Stages, true},
-		{"chunks", u.Chunks, false},
+		{"roles.compute", u.Roles.Compute, MaxWorkers, false},
+		{"roles.intra", u.Roles.Intra, MaxWorkers, false},
+		{"roles.send", u.Roles.Send, MaxWorkers, false},
+		{"roles.reduce", u.Roles.Reduce, MaxWorkers, false},
+		{"tile.m", u.Tile.M, maxNumber, false},
+		{"tile.n", u.Tile.N, maxNumber, false},
+		{"tile.k", u.Tile.K, maxNumber, true},
+		{"stages", u.Stages, maxNumber, true},
+		{"chunks", u.Chunks, MaxChunks, false},
 	} {
 		switch {
 		case n.value == nil:
@@ -124,13 +134,16 @@ func (u *use) validate(engine string, l limits, wrong report) {
 			wrong("use."+n.field, "a split that leaves no compute worker; leave compute out to give it all that the others leave")
 		case *n.value < 1:
 			wrong("use."+n.field, "%s is %d, want at least 1", n.field, *n.value)
-		case *n.value > maxNumber:
-			wrong("use."+n.field, "%s is %d, which no machine has", n.field, *n.value)
+		case *n.value > n.most:
+			wrong("use."+n.field, "%s is %d, want at most %d", n.field, *n.value, n.most)
 		}
 	}
 	if engine == "cuda" {
 		if msg := u.split(l.sms); msg != "" {
 			wrong("use.roles", "%s", msg)
+		}
+		if l.kind.kernel != nil {
+			u.validateKernel(l.operator, l.kind.kernel, wrong)
 		}
 	}
 	if engine == "cpu" && or0(u.Tile.M) != or0(u.Tile.N) {
@@ -146,6 +159,29 @@ func (u *use) validate(engine string, l limits, wrong report) {
 	u.validateAlgorithm(l, wrong)
 	if u.CUDA != nil {
 		u.CUDA.validate(engine, wrong)
+	}
+}
+
+// validateKernel holds settings against what the CUDA engine's kernels are built for.
+func (u *use) validateKernel(operator string, k *kernel, wrong report) {
+	for _, n := range []struct {
+		name  string
+		value *int
+		known []int
+	}{{"m", u.Tile.M, k.tileM}, {"n", u.Tile.N, k.tileN}, {"k", u.Tile.K, k.tileK}} {
+		if n.value != nil && !slices.Contains(n.known, *n.value) {
+			wrong("use.tile."+n.name, "tile %s is %d; the kernels of %s are built for %s", n.name, *n.value, operator,
+				strings.Trim(strings.ReplaceAll(fmt.Sprint(n.known), " ", " or "), "[]"))
+		}
+	}
+	if u.Stages != nil {
+		wrong("use.stages", "stages is %d; the depth of the pipeline of %s follows from its tile: leave the key out", *u.Stages, operator)
+	}
+	if slices.Contains(knownMovers, u.Mover) && !slices.Contains(k.movers, u.Mover) {
+		wrong("use.mover", "mover is %q; the kernels of %s have %s", u.Mover, operator, strings.Join(k.movers, " and "))
+	}
+	if c := u.CUDA; c != nil && c.SplitK > 1 && (or0(u.Tile.N) > 128 || c.Cluster > 1) {
+		wrong("use.cuda.split_k", "split_k is %d; a split of K needs tile n 128 and cluster 1", c.SplitK)
 	}
 }
 

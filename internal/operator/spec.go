@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/mkrun/mkrun/internal/config"
 	"github.com/mkrun/mkrun/internal/engine"
 	"github.com/mkrun/mkrun/internal/engine/cuda"
 	"github.com/mkrun/mkrun/internal/plan"
@@ -77,12 +78,6 @@ const (
 	maxBandwidth = 1e5
 )
 
-// maxChunks bounds the pieces of a shard: far more than help, and few enough for a plan that is made in a moment.
-const maxChunks = 64
-
-// maxWorkers bounds the workers of a role, far above the cores of any host and the CTAs of any GPU.
-const maxWorkers = 4096
-
 // maxIters bounds the calls of a run, and with them the times that ranks report.
 const maxIters = 1_000_000
 
@@ -116,8 +111,8 @@ func (s RunSpec) Validate() error {
 		return fmt.Errorf("shape M=%d N=%d on %d ranks: the ranks' operands have more rows than 64-bit sizes can count", s.Shape.M, s.Shape.N, s.World.Size())
 	case overflows(s.Shape.M, s.Shape.K) || overflows(s.Shape.N, s.Shape.K) || overflows(s.Shape.M, s.Shape.N):
 		return fmt.Errorf("shape M=%d N=%d K=%d: a matrix of it has more bytes than 64-bit sizes can count", s.Shape.M, s.Shape.N, s.Shape.K)
-	case s.Chunks < 1 || s.Chunks > maxChunks:
-		return fmt.Errorf("a shard cannot travel in %d chunks; give a number from 1 to %d", s.Chunks, maxChunks)
+	case s.Chunks < 1 || s.Chunks > config.MaxChunks:
+		return fmt.Errorf("a shard cannot travel in %d chunks; give a number from 1 to %d", s.Chunks, config.MaxChunks)
 	case s.Tile < 0:
 		return fmt.Errorf("a tile cannot have %d rows", s.Tile)
 	case s.Warmup < 0 || s.Warmup > maxIters:
@@ -140,8 +135,8 @@ func (s RunSpec) Validate() error {
 		return errors.New("the time-out of waits must be positive: every wait is bounded")
 	}
 	for role, n := range s.Workers {
-		if n > maxWorkers {
-			return fmt.Errorf("%d workers in role %v; at most %d help", n, plan.Role(role), maxWorkers)
+		if n > config.MaxWorkers {
+			return fmt.Errorf("%d workers in role %v; at most %d help", n, plan.Role(role), config.MaxWorkers)
 		}
 		if n < 0 || n < 1 && s.Engine == EngineCPU {
 			return fmt.Errorf("%d workers in role %v; each role needs at least one", n, plan.Role(role))

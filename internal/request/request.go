@@ -181,11 +181,6 @@ func (r Request) ResolvePlan() (*Resolved, error) {
 	if err != nil {
 		return nil, err
 	}
-	if out.Engine == operator.EngineCUDA {
-		if err := fixedInCUDA(choice.Settings); err != nil {
-			return nil, fmt.Errorf("%s: %w", choice.Source, err)
-		}
-	}
 	var use settings
 	algorithm, err := r.algorithm(shape, dtype, &use, choice.Settings)
 	if err != nil {
@@ -214,19 +209,6 @@ func (r Request) ResolvePlan() (*Resolved, error) {
 		return nil, err
 	}
 	return &out, nil
-}
-
-// fixedInCUDA says which configured setting the kernels cannot follow, because they are built for one value.
-func fixedInCUDA(s config.Settings) error {
-	switch {
-	case s.TileM != 0 && s.TileM != 128:
-		return fmt.Errorf("tile m is %d; tiles of the CUDA engine have 128 rows", s.TileM)
-	case s.TileK != 0 && s.TileK != 64:
-		return fmt.Errorf("tile k is %d; the CUDA engine loads 64 columns at once", s.TileK)
-	case s.Stages != 0:
-		return fmt.Errorf("stages is %d; the depth of the CUDA engine's pipeline follows from its tile: leave it out", s.Stages)
-	}
-	return nil
 }
 
 // tileOf is the configured tile as the engine counts it: the side of a square, or the columns where the rows are fixed.
@@ -258,10 +240,7 @@ func (r Request) settingsOfCUDA(use *settings, s config.Settings) engine.CUDA {
 		}
 		return configured
 	}
-	if s.Mover == "ce" && r.CUDA.ShareGPUs { // measured for ranks with a GPU each, and no mover for others
-		s.Mover = ""
-	}
-	if r.CUDA.ShareGPUs && s.Mover == "ce" {
+	if s.Mover == "ce" && r.CUDA.ShareGPUs {
 		s.Mover = "" // it cannot serve ranks of one GPU, and nobody asked for it
 	}
 	return engine.CUDA{

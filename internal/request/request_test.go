@@ -1,12 +1,14 @@
 package request
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/mkrun/mkrun/internal/config"
 	"github.com/mkrun/mkrun/internal/dataplane"
 	"github.com/mkrun/mkrun/internal/engine/cuda/cudatest"
 	"github.com/mkrun/mkrun/internal/plan"
@@ -195,10 +197,10 @@ func TestCUDASettings(t *testing.T) {
 		t.Errorf("ranks that may share a GPU: mover %q (%v), want the library's choice", r.Run.CUDA.Mover, err)
 	}
 	for use, want := range map[string]string{
-		"{tile: {m: 256, n: 128}}":    "tiles of the CUDA engine have 128 rows",
-		"{tile: {k: 32}}":             "loads 64 columns at once",
-		"{stages: 4}":                 "leave it out",
-		"{mover: epilogue}":           "the CUDA engine has sm and ce",
+		"{tile: {m: 256, n: 128}}":    "tile m is 256; the kernels of ag_gemm are built for 128",
+		"{tile: {k: 32}}":             "tile k is 32; the kernels of ag_gemm are built for 64",
+		"{stages: 4}":                 "leave the key out",
+		"{mover: epilogue}":           "have sm and ce",
 		"{tile: {m: 128, n: 64}}":     "128 or 256",
 		"{roles: {compute: 4}}":       "",
 		"{chunks: 3, mover: sm}":      "",
@@ -209,6 +211,71 @@ func TestCUDASettings(t *testing.T) {
 		write(use)
 		if _, err := req.Resolve(); (want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v, want one with %q", use, err, want)
+		}
+	}
+}
+
+// What mkrun config check passes, a launch takes; what a launch would refuse, the check refuses, and the launch says
+// where in which file it stands.
+func TestConfigCheckIsAsStrictAsALaunch(t *testing.T) {
+	onHostlib(t)
+	file := filepath.Join(t.TempDir(), "mine.yaml")
+	for _, tt := range []struct {
+		engine, use string
+		place       string // of the mistake, "" if there is none
+	}{
+		{"cpu", "{chunks: 64}", ""},
+		{"cpu", "{chunks: 65}", "5:19"},
+		{"cpu", "{chunks: 100000}", "5:19"},
+		{"cpu", "{roles: {compute: 4096, intra: 4096, send: 4096}}", ""},
+		{"cpu", "{roles: {compute: 4097}}", "5:28"},
+		{"cpu", "{roles: {intra: 1000000}}", "5:26"},
+		{"cpu", "{roles: {send: 4097}}", "5:25"},
+		{"cpu", "{tile: {m: 1048576, n: 1048576}}", ""},
+		{"cuda", "{chunks: 64}", ""},
+		{"cuda", "{chunks: 65}", "5:19"},
+		{"cuda", "{stages: 99}", "5:19"},
+		{"cuda", "{tile: {m: 128, n: 128, k: 64}}", ""},
+		{"cuda", "{tile: {m: 128, n: 256, k: 64}}", ""},
+		{"cuda", "{tile: {m: 128, n: 64, k: 64}}", "5:29"},
+		{"cuda", "{tile: {m: 128, n: 512, k: 64}}", "5:29"},
+		{"cuda", "{tile: {m: 64}}", "5:21"},
+		{"cuda", "{tile: {k: 128}}", "5:21"},
+		{"cuda", "{mover: sm, cuda: {cluster: 2}}", ""},
+		{"cuda", "{mover: ce, cuda: {cluster: 1, split_k: 2}}", ""},
+		{"cuda", "{cuda: {cluster: 3}}", "5:27"},
+		{"cuda", "{cuda: {cluster: 2, split_k: 2}}", "5:39"},
+		{"cuda", "{mover: epilogue}", "5:18"},
+	} {
+		text := fmt.Sprintf("schema: mkrun.config/1\noperator: ag_gemm\nentries:\n  - match: {engine: %s}\n    use: %s\n    provenance: {how: chosen}\n", tt.engine, tt.use)
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		req := base()
+		req.World, req.Engine, req.Config = plan.Uniform(1, 2), tt.engine, file
+		_, checked := config.CheckFile(file, []byte(text))
+		_, launched := req.ResolvePlan()
+		for what, err := range map[string]error{"the check": checked, "a launch": launched} {
+			if tt.place == "" && err != nil {
+				t.Errorf("%s %s: %s refuses it: %v", tt.engine, tt.use, what, err)
+			}
+			if tt.place != "" && (err == nil || !strings.HasPrefix(err.Error(), file+":"+tt.place+": ")) {
+				t.Errorf("%s %s: %s says %v, want a mistake at %s", tt.engine, tt.use, what, err, tt.place)
+			}
+		}
+	}
+	// The bounds are those of flags, too.
+	for name, change := range map[string]func(*Request){
+		"chunks":    func(r *Request) { r.Engine, r.Chunks = "cpu", config.MaxChunks+1 },
+		"workers":   func(r *Request) { r.Engine, r.Workers[plan.RoleIntra] = "cpu", config.MaxWorkers+1 },
+		"tile of n": func(r *Request) { r.Tile = 512 },
+		"mover":     func(r *Request) { r.CUDA.Mover = "epilogue" },
+	} {
+		req := base()
+		req.World, req.Engine = plan.Uniform(1, 2), "cuda"
+		change(&req)
+		if _, err := req.ResolvePlan(); err == nil {
+			t.Errorf("a flag may set a %s that a file may not", name)
 		}
 	}
 }
