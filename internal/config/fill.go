@@ -197,7 +197,11 @@ func (d *document) isOf(schema, wanted string) bool {
 		clear(d.above)
 	}
 	if schema != wanted {
-		d.mistake("$.schema", "schema is %q, want %s", schema, wanted)
+		rest := ""
+		if schema != "" {
+			rest = "; nothing else of the file was looked at"
+		}
+		d.mistake("$.schema", "schema is %q, want %s%s", schema, wanted, rest)
 	}
 	return schema == "" || schema == wanted
 }

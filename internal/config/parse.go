@@ -4,7 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
+	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/goccy/go-yaml"
@@ -45,7 +48,7 @@ func parse(name string, data []byte) *document {
 		d.note(position{1, 1}, "the file has more than %d KiB; configuration files are small", maxFile>>10)
 		return d
 	}
-	text := string(data)
+	text := strings.TrimPrefix(string(data), "\ufeff") // a mark that some editors put in front of UTF-8
 	d.lines = strings.Split(text, "\n")
 	for i, line := range d.lines {
 		if len(line) > maxLine {
@@ -90,9 +93,14 @@ func (d *document) scan(tokens token.Tokens) {
 		columns = append(columns, tk.Position.Column)
 	}
 	count := 0
+	var before *token.Token // the one before, but for comments
 	for i, tk := range tokens {
+		if tk.Type == token.CollectEntryType && flow > 0 && nothingBefore(before) {
+			d.note(place(tk), "a comma with nothing in front of it")
+		}
 		if tk.Type != token.CommentType {
 			count++
+			before = tk
 		}
 		switch tk.Type {
 		case token.AnchorType, token.AliasType, token.TagType, token.MergeKeyType, token.MappingKeyType, token.DirectiveType:
@@ -128,6 +136,11 @@ func (d *document) scan(tokens token.Tokens) {
 			return
 		}
 	}
+}
+
+// nothingBefore reports whether nothing stands between the token before a comma and the comma.
+func nothingBefore(tk *token.Token) bool {
+	return tk != nil && slices.Contains([]token.Type{token.CollectEntryType, token.SequenceStartType, token.MappingStartType}, tk.Type)
 }
 
 // place is where a token stands.
@@ -188,18 +201,31 @@ func start(node ast.Node) position {
 	return place(node.GetToken())
 }
 
+// number is what people mean as a whole number; what the YAML library takes for a text is out of its range.
+var number = regexp.MustCompile(`^[-+]?(0[xob][0-9a-fA-F_]+|[0-9][0-9_]*)$`)
+
+const outOfRange = "a whole number that is out of range"
+
 // describe says what a value is, for people.
 func describe(node ast.Node) string {
 	switch n := node.(type) {
 	case *ast.NullNode:
 		return "nothing"
 	case *ast.IntegerNode:
+		if x, large := n.Value.(uint64); large && x > math.MaxInt64 {
+			return outOfRange
+		}
 		return "a whole number"
 	case *ast.FloatNode, *ast.InfinityNode, *ast.NanNode:
 		return "a number that is not whole"
 	case *ast.BoolNode:
 		return fmt.Sprint(n.Value)
-	case *ast.StringNode, *ast.LiteralNode:
+	case *ast.StringNode:
+		if tk := n.GetToken(); tk != nil && tk.Type == token.StringType && number.MatchString(n.Value) {
+			return outOfRange
+		}
+		return "a text"
+	case *ast.LiteralNode:
 		return "a text"
 	case *ast.SequenceNode:
 		return "a list"

@@ -74,7 +74,12 @@ func TestSyntaxMistakes(t *testing.T) {
 	for _, tt := range []struct{ yaml, want string }{
 		{"a: [1\n", "1:4: a list [...] without its closing ]"},
 		{"a: [1 2: 3\n", "1:"},
-		{"a: [1,, 2]\n", "1:7: this cannot be read as YAML"},
+		{"a: [1,, 2]\n", "1:7: a comma with nothing in front of it"},
+		{"a: {b: 1,, c: 2}\n", "1:10: a comma with nothing in front of it"},
+		{"a: {b: 1, , c: 2}\n", "1:11: a comma with nothing in front of it"},
+		{"a: [1, # one\n  , 2]\n", "2:3: a comma with nothing in front of it"},
+		{"a: {, b: 1}\n", "1:5: a comma with nothing in front of it"},
+		{"a: [,]\n", "1:5: a comma with nothing in front of it"},
 		{"a: {b: 1\n", "1:4: a mapping {...} without its closing }"},
 		{"a: {b: 1 c: 2}\n", "1:"},
 		{"a: ]\n", "1:4: a ] without its ["},
@@ -99,6 +104,29 @@ func TestSyntaxMistakes(t *testing.T) {
 				t.Errorf("%q: %s\nare the words of a library", tt.yaml, first)
 			}
 		}
+	}
+}
+
+// Commas that say something are taken.
+func TestSoundCommas(t *testing.T) {
+	for _, text := range []string{"a: {b: 1,}\n", "a: [1, 2,]\n", "a: {b: , c: 2}\n", "a: [[1], {b: 2}, 3]\n", "a: 1,, 2\n", "a: ','\n", "a: [',', \",,\"]\n"} {
+		if d := parse("f", []byte(text)); d.body == nil {
+			t.Errorf("%q: %v", text, d.err())
+		}
+	}
+}
+
+// The mark that some editors put in front of a UTF-8 text is no part of the first key, and moves no place.
+func TestByteOrderMark(t *testing.T) {
+	if _, err := parseOperator("ag_gemm", "f", []byte("\ufeff"+sample)); err != nil {
+		t.Errorf("a file that begins with a byte-order mark: %v", err)
+	}
+	_, err := CheckFile("f", []byte("\ufeffscheme: mkrun.config/1\n"))
+	if err == nil || !strings.Contains(err.Error(), "f:1:1: unknown key \"scheme\" (did you mean \"schema\"?)\n  1 | scheme:") {
+		t.Errorf("error %v", err)
+	}
+	if spans, has, err := EntrySpans("f", "ag_gemm", []byte("\ufeff"+sample)); err != nil || !has || len(spans) != 4 || spans[0].From != 4 {
+		t.Errorf("entries %v, %v (%v)", spans, has, err)
 	}
 }
 
