@@ -9,7 +9,7 @@ import (
 
 // Difference is one way in which a node differs from another.
 type Difference struct {
-	Class string `json:"class"` // missing, added, moved, slower, numa, nvlinks, affinity, role, kind
+	Class string `json:"class"` // missing, added, moved, root, slower, pcie, faster, numa, nvlinks, affinity, role, kind
 	Where string `json:"where"` // "gpu 0000:18:00.0"
 	What  string `json:"what"`
 }
@@ -41,11 +41,7 @@ func (e *Eval) facts() map[string]fact {
 			f["kind"] = fmt.Sprintf("%04x:%04x", g.Vendor, g.Device)
 		}
 		e.place(f, g.PCI)
-		key := "gpu " + g.BDF
-		if g.BDF == "" {
-			key = fmt.Sprintf("gpu %d", g.Index)
-		}
-		all[key] = f
+		all[g.where()] = f
 	}
 	for i := range n.NICs {
 		c := &n.NICs[i]
@@ -65,17 +61,20 @@ func (e *Eval) facts() map[string]fact {
 	return all
 }
 
-// place adds where a device hangs and how wide its link is.
+// place adds where a device hangs.
 func (e *Eval) place(f fact, pci int) {
 	if pci < 0 {
 		return
 	}
-	d := &e.Node.PCI[pci]
 	if p := e.up[pci]; p >= 0 && e.Node.PCI[p].Kind == KindBridge {
 		f["moved"] = "below switch " + shortBDF(e.Node.PCI[p].ID)
 	}
-	if d.MaxSpeed > 0 && d.MaxWidth > 0 {
-		f["pcie"] = fmt.Sprintf("PCIe %g GT/s x%d", d.MaxSpeed, d.MaxWidth)
+	if e.Node.Tree == TreeFull {
+		at := pci
+		for e.Node.PCI[at].Parent >= 0 {
+			at = e.Node.PCI[at].Parent
+		}
+		f["root"] = "below root complex " + e.Node.PCI[at].ID
 	}
 }
 
@@ -91,6 +90,12 @@ func (e *Eval) canonical() []string {
 			parts = append(parts, k+"="+f[k])
 		}
 		lines = append(lines, where+" "+strings.Join(parts, " "))
+	}
+	for where, l := range e.pcieLinks() {
+		lines = append(lines, where+" "+l.String())
+	}
+	for pair, l := range e.distances() {
+		lines = append(lines, pair.a+" "+pair.b+" "+string(l))
 	}
 	slices.Sort(lines)
 	e.lines = lines
@@ -117,6 +122,8 @@ func Diff(a, b *Eval) []Difference {
 			}
 		}
 	}
+	diffs = append(diffs, pcieDiff(a.pcieLinks(), b.pcieLinks())...)
+	diffs = append(diffs, moved(a, b)...)
 	for _, where := range slices.Sorted(maps.Keys(fb)) {
 		if _, ok := fa[where]; !ok && (!strings.HasPrefix(where, "numa") || len(a.Node.NUMA) > 0) {
 			added = append(added, where)
@@ -137,6 +144,22 @@ func Diff(a, b *Eval) []Difference {
 	}
 	for _, where := range added {
 		diffs = append(diffs, Difference{"added", where, "is there in addition"})
+	}
+	return diffs
+}
+
+// pcieDiff compares the links that both have.
+func pcieDiff(want, have map[string]pcieLink) []Difference {
+	var diffs []Difference
+	for _, where := range slices.Sorted(maps.Keys(want)) {
+		l, ok := have[where]
+		if !ok {
+			continue
+		}
+		class := map[int]string{-1: "pcie", 1: "faster"}[l.against(want[where])]
+		if class != "" {
+			diffs = append(diffs, Difference{class, where, l.String() + " instead of " + want[where].String()})
+		}
 	}
 	return diffs
 }

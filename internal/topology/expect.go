@@ -37,7 +37,7 @@ func (x *Expectation) Check(e *Eval) []Finding {
 	if x.node != nil {
 		for _, d := range Diff(x.node, e) {
 			sev := Degraded
-			if d.Class == "added" || d.Class == "role" {
+			if d.Class == "added" || d.Class == "role" || d.Class == "faster" {
 				sev = Warning
 			}
 			c.add(sev, "differs-"+d.Class, d.Where, "compare with "+x.from, "%s", d.What)
