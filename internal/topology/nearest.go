@@ -67,8 +67,17 @@ func (e *Eval) nicPath(gpu, nic int, l Level, why string) (Path, float64, string
 // Nearest are the NICs nearest to a GPU among all that could carry data.
 func (e *Eval) Nearest(gpu int) Near { return e.nearest(gpu, Role.candidate) }
 
-// nearest compares in the words that the source can tell: NCCL's for a tree of switches, else
-// nvidia-smi's.
+// distance orders the NICs of a GPU, and the GPUs of a NIC, in the words that the source can tell: NCCL's for a tree of
+// switches, else nvidia-smi's. Less is nearer; told is false if the source does not say.
+func (e *Eval) distance(gpu, nic int) (rank int, told bool) {
+	if e.Node.Tree == TreeSwitches {
+		path, _, _ := e.NICPath(gpu, nic)
+		return path.rank(), true
+	}
+	level, _ := e.NICLevel(gpu, nic)
+	return level.rank(), level != LevelUnknown
+}
+
 func (e *Eval) nearest(gpu int, want func(Role) bool) Near {
 	near := Near{Level: LevelUnknown, Path: PathDIS}
 	best := 1 << 30
@@ -76,15 +85,12 @@ func (e *Eval) nearest(gpu int, want func(Role) bool) Near {
 		if !want(e.roles[i]) {
 			continue
 		}
+		rank, told := e.distance(gpu, i)
+		if !told {
+			continue
+		}
 		level, _ := e.NICLevel(gpu, i)
 		path, _, _ := e.NICPath(gpu, i)
-		rank := path.rank()
-		if e.Node.Tree != TreeSwitches {
-			if level == LevelUnknown {
-				continue
-			}
-			rank = level.rank()
-		}
 		switch {
 		case rank < best:
 			best = rank

@@ -24,49 +24,23 @@ type RailNode struct {
 	Level Level  `json:"level"`
 	NUMA  *int   `json:"numa"`
 	net   string // subnet prefix
+	nic   int
+	slots string // of the GPUs whose nearest it is, in order: "2" or "0 1"
+	slot  int    // the first of them
 }
 
-// railsOf lists a node's rails in the order of its GPU slots.
-func (e *Eval) railsOf() []RailNode {
-	uses := e.Uses()
-	var rails []RailNode
-	seen := map[int]bool{}
-	for _, g := range e.bySlot() {
-		for _, c := range uses[g].NICs {
-			if seen[c] {
-				continue
-			}
-			seen[c] = true
-			nic := &e.Node.NICs[c]
-			r := RailNode{Host: e.Node.Host, GPU: e.Node.GPUs[g].Index, NIC: NICRef{nic.Name, nic.BDF}, Rate: nic.rate(), Layer: nic.layer(), Level: uses[g].Near.Level, NUMA: nic.NUMA}
-			for _, p := range nic.Ports {
-				r.MTU = max(r.MTU, p.MTU)
-				if r.net == "" {
-					r.net = p.subnet()
-				}
-			}
-			rails = append(rails, r)
-		}
-	}
-	return rails
-}
-
-// Rails matches the rails of all nodes by position and names what differs.
+// Rails matches the rails of all nodes by position and names what differs. A node that lacks one leaves a gap: the
+// others keep their places.
 func Rails(evals []*Eval) []Rail {
 	rails := []Rail{}
-	most, lists := 0, make([][]RailNode, len(evals))
-	for i, e := range evals {
-		lists[i] = e.railsOf()
-		most = max(most, len(lists[i]))
-	}
-	for r := range most {
+	for r, places := range matchRails(evals) {
 		rail := Rail{Rail: r, Members: []RailNode{}, Problems: []string{}}
 		var missing []string
-		for i := range lists {
-			if r < len(lists[i]) {
-				rail.Members = append(rail.Members, lists[i][r])
-			} else {
+		for i, at := range places {
+			if at == nil {
 				missing = append(missing, evals[i].Node.Host)
+			} else {
+				rail.Members = append(rail.Members, *at)
 			}
 		}
 		if len(missing) > 0 {

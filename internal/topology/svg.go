@@ -102,13 +102,10 @@ func WriteSVG(w io.Writer, evals []*Eval) error {
 func drawNodes(evals []*Eval) (body string, width, height float64) {
 	p := &picture{}
 	y := float64(svgPad)
-	railOf := map[*Eval]map[int]int{}
-	for _, e := range evals {
-		railOf[e] = e.railNumbers()
-	}
+	railOf := railNumbers(evals)
 	for _, group := range alike(evals) {
 		e := evals[group[0]]
-		d := &drawing{picture: p, e: e, rails: railOf[e], gpuX: map[int]float64{}, faulty: map[string]string{}}
+		d := &drawing{picture: p, e: e, rails: railOf[group[0]], gpuX: map[int]float64{}, faulty: map[string]string{}}
 		for _, f := range e.Health() {
 			if f.Severity == Degraded {
 				d.faulty[f.Where] = f.What
@@ -121,19 +118,6 @@ func drawNodes(evals []*Eval) (body string, width, height float64) {
 	width = max(width+svgPad, 780)
 	p.legend(y)
 	return p.b.String(), width, y + 40
-}
-
-// railNumbers are the numbers of a node's rails by NIC.
-func (e *Eval) railNumbers() map[int]int {
-	numbers := map[int]int{}
-	for r, m := range e.railsOf() {
-		for i := range e.Node.NICs {
-			if e.Node.NICs[i].BDF == m.NIC.BDF && e.Node.NICs[i].Name == m.NIC.Name {
-				numbers[i] = r
-			}
-		}
-	}
-	return numbers
 }
 
 func (p *picture) legend(y float64) {
