@@ -33,8 +33,8 @@ type Document struct {
 	Algorithm string      `json:"algorithm"` // which of the operator's schedules, e.g. "two-shot"
 	World     World       `json:"world"`
 	Engine    string      `json:"engine"`
-	Net       string      `json:"net"`               // what carries bytes between nodes
-	NetWhy    string      `json:"net_why,omitempty"` // why that, and what it is made of
+	Net       string      `json:"net"`     // what carries bytes between nodes
+	NetWhy    string      `json:"net_why"` // why that, and what it is made of; "" if it was no choice
 	Seed      uint64      `json:"seed"`
 	StartMS   float64     `json:"start_ms"` // from the command to the ranks' first common barrier (or, without a session, their start)
 	Check     *Check      `json:"check"`
