@@ -179,8 +179,9 @@ func parseXMLTopology(name string, data []byte) ([]*Node, error) {
 }
 
 // settle fills in what follows for every source: effective NUMA nodes, CPUs near a GPU, and empty
-// lists instead of nil ones.
+// lists instead of nil ones. Texts are made printable.
 func (n *Node) settle() {
+	n.printable()
 	for i := range n.GPUs {
 		g := &n.GPUs[i]
 		if g.NUMA == nil && g.PCI >= 0 {

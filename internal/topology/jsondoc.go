@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"runtime"
 	"strings"
 	"sync"
@@ -105,6 +106,7 @@ func (p *pciLists) decode(text rawPCI) ([]Device, error) {
 	if err := strict(text).Decode(&list); err != nil {
 		return nil, err
 	}
+	makePrintable(reflect.ValueOf(list))
 	p.put(text, list)
 	return list, nil
 }
@@ -195,6 +197,7 @@ func decodeNode(data []byte, lists *pciLists) (*Node, error) {
 	if err := in.check(); err != nil {
 		return nil, err
 	}
+	in.printable()
 	return &in.Node, nil
 }
 

@@ -109,7 +109,7 @@ type Note struct {
 }
 
 func (n *Node) note(where, format string, args ...any) {
-	n.Notes = append(n.Notes, Note{where, fmt.Sprintf(format, args...)})
+	n.Notes = append(n.Notes, Note{where, cutShort(fmt.Sprintf(format, args...))})
 }
 
 // NUMANode is one NUMA node. Nodes without CPUs (GPU memory, CXL) are nodes, but not sockets.

@@ -24,10 +24,11 @@ type ImportError struct {
 }
 
 func (e *ImportError) Error() string {
+	file, what := printable(e.File), printable(cutShort(e.What))
 	if e.Line == 0 {
-		return e.File + ": " + e.What
+		return file + ": " + what
 	}
-	return fmt.Sprintf("%s:%d: %s", e.File, e.Line, e.What)
+	return fmt.Sprintf("%s:%d: %s", file, e.Line, what)
 }
 
 // element is one XML element with the line it starts at.
