@@ -14,7 +14,8 @@ type Eval struct {
 	up    []int
 	cells map[string]int // column of each name in the matrix
 	roles []Role
-	nv    [][]int // links between each pair of GPUs
+	reach []gpuReach // of each GPU
+	nv    [][]int    // links between each pair of GPUs
 
 	// What was answered already: every view asks the same questions.
 	ways  []way

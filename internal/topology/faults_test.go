@@ -41,10 +41,11 @@ func TestT1ExportStaysSmall(t *testing.T) {
 	if got := strings.Count(b.String(), "<net "); got != 32 {
 		t.Errorf("%d NICs written, want the 32 EFA", got)
 	}
-	// More data NICs than fit are an error, not a file that NCCL refuses.
+	// More rails than fit are an error, not a file that NCCL refuses.
+	port := n.PCI[n.GPUs[0].PCI].Parent
 	for i := range 150 {
 		n.NICs = append(n.NICs, NIC{Name: fmt.Sprintf("x%d", i), RDMA: "x", BDF: fmt.Sprintf("0001:%02x:00.0", i), PCI: len(n.PCI), Vendor: vendorMellanox})
-		n.PCI = append(n.PCI, Device{ID: fmt.Sprintf("0001:%02x:00.0", i), Parent: 0, Kind: KindDevice})
+		n.PCI = append(n.PCI, Device{ID: fmt.Sprintf("0001:%02x:00.0", i), Parent: port, Kind: KindDevice})
 	}
 	if err := NewEval(n).WriteNCCL(&b); err == nil {
 		t.Error("200 NICs were written")

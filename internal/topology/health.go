@@ -138,25 +138,28 @@ func (c *checkup) pcie() {
 	}
 }
 
-// nics compares each NIC with those of its kind.
+// nics compares each NIC with those of its kind and place: the same product, the same port of its card, and a rail's
+// place or not. A second port that no card of the kind has cabled is no fault, nor is a card for storage that is slower.
 func (c *checkup) nics() {
 	n := c.e.Node
-	kind := func(i int) string {
+	ports := c.e.cardPorts()
+	kinds := make([]string, len(n.NICs))
+	for i := range n.NICs {
 		x := &n.NICs[i]
-		return fmt.Sprintf("%04x:%04x %s", x.Vendor, x.Device, x.Board)
+		kinds[i] = fmt.Sprintf("%04x:%04x %s %d %t", x.Vendor, x.Device, x.Board, ports[i], c.e.near(i))
 	}
 	up := map[string]map[int]int{}
 	for i := range n.NICs {
 		if r := n.NICs[i].rate(); r > 0 && c.e.roles[i].candidate() {
-			if up[kind(i)] == nil {
-				up[kind(i)] = map[int]int{}
+			if up[kinds[i]] == nil {
+				up[kinds[i]] = map[int]int{}
 			}
-			up[kind(i)][r]++
+			up[kinds[i]][r]++
 		}
 	}
 	for i := range n.NICs {
 		x := &n.NICs[i]
-		rates := up[kind(i)]
+		rates := up[kinds[i]]
 		usual, alive := 0, 0
 		for r, times := range rates {
 			alive += times
@@ -167,7 +170,7 @@ func (c *checkup) nics() {
 		switch {
 		case c.e.roles[i].Role == RoleDown && alive > 0 && x.Vendor != 0:
 			sev := Warning
-			if c.e.belowGPU(i) || alive > 1 {
+			if c.e.near(i) && (c.e.belowGPU(i) || alive > 1) {
 				sev = Degraded
 			}
 			c.add(sev, "nic-down", x.Name, "check cable, transceiver and switch port", "%s; %d NICs of its kind are up", c.e.roles[i].Why, alive)
@@ -177,6 +180,28 @@ func (c *checkup) nics() {
 			c.add(Degraded, "nic-blocked", x.Name, "load the driver (mlx5_ib); in a container, pass /dev/infiniband and the RDMA devices in", "%s", c.e.roles[i].Why)
 		}
 	}
+}
+
+// cardPorts numbers the functions of each card that are ports of it: those in one slot, or, where a virtual machine gives
+// each its own, those with one GUID.
+func (e *Eval) cardPorts() []int {
+	ports := make([]int, len(e.Node.NICs))
+	slots, guids := map[string]int{}, map[string]int{}
+	for i := range e.Node.NICs {
+		x := &e.Node.NICs[i]
+		if e.roles[i].Role == RoleVF {
+			continue
+		}
+		if x.PCI >= 0 {
+			ports[i] = slots[slot(x.BDF)]
+			slots[slot(x.BDF)]++
+		}
+		if x.GUID != "" {
+			ports[i] = max(ports[i], guids[x.GUID])
+			guids[x.GUID]++
+		}
+	}
+	return ports
 }
 
 // belowGPU says whether a NIC shares a switch with a GPU.

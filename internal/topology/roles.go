@@ -9,7 +9,7 @@ import (
 // could, but are slower or of another kind.
 const (
 	RoleRail     = "rail"
-	RoleFrontend = "frontend"        // RDMA, but slower than the rails or on another link layer
+	RoleFrontend = "frontend"        // RDMA, but slower than the rails, on another link layer, or nearest to no GPU
 	RoleEthernet = "ethernet"        // no RDMA device
 	RoleBridge   = "nvswitch-bridge" // manages the NVSwitches of an HGX board
 	RoleVF       = "vf"              // virtual function of a NIC that is visible itself
@@ -35,6 +35,12 @@ func (e *Eval) findRoles() []Role {
 	}
 	e.roles = roles
 	e.frontends(roles)
+	e.reach = e.findReach()
+	for i := range roles {
+		if roles[i].Role == RoleRail && !e.near(i) {
+			roles[i] = Role{RoleFrontend, "no GPU is nearest to it"}
+		}
+	}
 	return roles
 }
 
