@@ -16,7 +16,8 @@ func cudaSpace(k Kind) Space {
 		s.Starts = append(s.Starts, config.Settings{Mover: "sm"}, config.Settings{Mover: "ce"})
 	}
 	tile := number("tile", func(s *config.Settings) *int { return &s.TileN }, 128, 256)
-	tile.Name = "tile columns" // rows are the kernel's own
+	tile.Name = "tile columns"                                                                // rows are the kernel's own
+	tile.fits = func(s config.Settings, v int) bool { return v == 128 || s.CUDA.SplitK <= 1 } // a split needs narrow tiles
 	s.Knobs = append(s.Knobs, tile)
 
 	if k.M <= smallRows {
