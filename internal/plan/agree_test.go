@@ -306,7 +306,7 @@ func TestVerifierAgreesWithExplorer(t *testing.T) {
 		t.Logf("%6d %s", counts[what], what)
 	}
 	t.Logf("%d plans, %d disagreements; at most %d states; in %d a product follows a field in steps", n, disagreements, most, followed)
-	if followed == 0 {
+	if followed == 0 && n >= 400 { // a brief run may meet none
 		t.Error("in no plan a product follows a field in steps: the two are not compared together")
 	}
 }
