@@ -2,6 +2,7 @@ package topology
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,6 +26,11 @@ func parseHwloc(file string, root *element) ([]*Node, error) {
 	n := &Node{Origin: Origin{Kind: FromHwloc}, Tree: TreeFull, Details: Details{NICs: true}}
 	r := &hwlocReader{file: file, node: n, byID: map[string]int{}, numaAt: map[int]bool{}, cpuOf: map[string]int{}, swOf: map[string]string{}, byName: map[string]int{}, peers: map[int][]string{}}
 	r.bitmask = strings.HasPrefix(root.attrs["version"], "3")
+	switch major, _, _ := strings.Cut(root.attrs["version"], "."); major {
+	case "", "1", "2", "3":
+	default:
+		n.note(r.at(root), "version=%q of <topology> is not known: read as version 2", root.attrs["version"])
+	}
 	var objects int
 	for _, c := range root.children {
 		if c.name == "object" {
@@ -66,6 +72,8 @@ func parseHwloc(file string, root *element) ([]*Node, error) {
 	return []*Node{n}, nil
 }
 
+func (r *hwlocReader) attrs() attrReader { return attrReader{r.file, r.node.note} }
+
 func (r *hwlocReader) at(e *element) string { return fmt.Sprintf("%s:%d", r.file, e.line) }
 
 func (r *hwlocReader) info(e *element) {
@@ -85,12 +93,13 @@ func (r *hwlocReader) numaNodes(e *element, cpus string) {
 	if e.attrs["type"] == "NUMANode" {
 		set, _, err := ParseCPUMask(cpus)
 		if err != nil {
-			r.node.note(r.at(e), "%v", err)
+			r.node.note(r.at(e), "cpuset of a NUMA node left out: %v", err)
 		}
-		id := e.num("os_index", -1)
+		id := r.attrs().whole(e, "os_index", -1, 0, maxNUMA-1)
 		if id >= 0 && !r.numaAt[id] {
 			r.numaAt[id] = true
-			r.node.NUMA = append(r.node.NUMA, NUMANode{ID: id, CPUs: set.String(), HasCPU: len(set) > 0, Prov: Provenance{"*": FromHwloc}})
+			// A set that cannot be read is of a node that has CPUs, only not known which.
+			r.node.NUMA = append(r.node.NUMA, NUMANode{ID: id, CPUs: set.String(), HasCPU: len(set) > 0 || err != nil, Prov: Provenance{"*": FromHwloc}})
 		}
 	}
 	for _, c := range e.children {
@@ -136,7 +145,7 @@ func (r *hwlocReader) object(e *element, parent int, nodeset string) error {
 		return r.device(e, parent)
 	case "Package", "Socket", "NUMANode":
 		if id != "" {
-			r.cpuOf[id] = e.num("os_index", 0)
+			r.cpuOf[id] = r.attrs().whole(e, "os_index", 0, 0, math.MaxInt32)
 		}
 	}
 	for _, c := range e.children {
@@ -188,9 +197,7 @@ func (r *hwlocReader) pciFields(e *element, d *Device) error {
 	} else {
 		r.node.note(r.at(e), "pci_type %q of %s is not of the form class [vendor:device] [vendor:device] revision", e.attrs["pci_type"], bdf)
 	}
-	if gbs, err := strconv.ParseFloat(e.attrs["pci_link_speed"], 64); err == nil && gbs > 0 && gbs < 4096 {
-		d.GBs = gbs
-	}
+	d.GBs = r.attrs().real(e, "pci_link_speed", maxGBs)
 	for _, c := range e.children {
 		if c.name == "info" && c.attrs["name"] == "PCIDevice" {
 			d.Name = c.attrs["value"]
@@ -282,7 +289,7 @@ const (
 )
 
 func (r *hwlocReader) osDevice(e *element, os *osDevices) {
-	name, kind := e.attrs["name"], e.num("osdev_type", -1)
+	name, kind := e.attrs["name"], r.attrs().whole(e, "osdev_type", -1, -1, math.MaxInt32)
 	if id := e.attrs["gp_index"]; id != "" {
 		os.ids = append(os.ids, id)
 	}
@@ -358,7 +365,11 @@ func (r *hwlocReader) numaDistances(e *element) {
 		for k := range r.node.NUMA {
 			if strconv.Itoa(r.node.NUMA[k].ID) == id {
 				for j := range ids {
-					v, _ := strconv.Atoi(values[i*len(ids)+j])
+					v, err := strconv.Atoi(values[i*len(ids)+j])
+					if err != nil || v < 0 {
+						r.node.note(r.at(e), "NUMALatency has %q, which is no number", values[i*len(ids)+j])
+						v = 0
+					}
 					r.node.NUMA[k].Distance = append(r.node.NUMA[k].Distance, v)
 				}
 			}
@@ -376,7 +387,10 @@ func (r *hwlocReader) nvlinks(e *element) error {
 	const self = 1000000
 	mbs := make([]int, len(values))
 	for i, v := range values {
-		mbs[i], _ = strconv.Atoi(v)
+		var err error
+		if mbs[i], err = strconv.Atoi(v); err != nil || mbs[i] < 0 {
+			return &ImportError{r.file, e.line, fmt.Sprintf("%s has %q, which is no bandwidth in MB/s", e.attrs["name"], v)}
+		}
 	}
 	r.node.Details.NVLinks = true
 	for i, from := range ids {

@@ -24,7 +24,7 @@ func (*answerKey) UnmarshalJSON([]byte) error { return nil }
 // but without the answers.
 type documentIn struct {
 	Schema   string    `json:"schema"`
-	Nodes    []nodeIn  `json:"nodes"`
+	Nodes    []*nodeIn `json:"nodes"`
 	Rails    answerKey `json:"rails"`
 	Placing  answerKey `json:"placement"`
 	Findings answerKey `json:"findings"`
@@ -34,8 +34,8 @@ type documentIn struct {
 type nodeIn struct {
 	Node
 	PCI      rawPCI    `json:"pci"`
-	GPUs     []gpuIn   `json:"gpus"`
-	NICs     []nicIn   `json:"nics"`
+	GPUs     []*gpuIn  `json:"gpus"`
+	NICs     []*nicIn  `json:"nics"`
 	CPUNodes answerKey `json:"cpu_nodes"`
 	Islands  answerKey `json:"islands"`
 }
@@ -138,21 +138,35 @@ func parseJSON(file string, data []byte, lists *pciLists) ([]*Node, error) {
 	}
 	nodes := make([]*Node, 0, len(doc.Nodes))
 	for i := range doc.Nodes {
-		d := &doc.Nodes[i]
+		d := doc.Nodes[i]
+		if d == nil {
+			return nil, &ImportError{file, jsonLine(data, "nodes", i), fmt.Sprintf("nodes[%d] is null", i)}
+		}
 		n := d.Node
 		n.GPUs, n.NICs = nil, nil
 		var err error
 		if n.PCI, err = lists.decode(d.PCI); err != nil {
 			return nil, jsonErrorAt(file, data, max(0, bytes.Index(data, d.PCI)), d.PCI, err)
 		}
-		for _, g := range d.GPUs {
+		for k, g := range d.GPUs {
+			if g == nil {
+				return nil, &ImportError{file, jsonLine(data, "nodes", i, "gpus", k), fmt.Sprintf("gpus[%d] is null", k)}
+			}
 			n.GPUs = append(n.GPUs, g.GPU)
 		}
-		for _, c := range d.NICs {
+		for k, c := range d.NICs {
+			if c == nil {
+				return nil, &ImportError{file, jsonLine(data, "nodes", i, "nics", k), fmt.Sprintf("nics[%d] is null", k)}
+			}
 			n.NICs = append(n.NICs, c.NIC)
 		}
 		if err := n.check(); err != nil {
-			return nil, &ImportError{file, 0, fmt.Sprintf("node %d (%s): %v", i, n.Host, err)}
+			var at *recordError
+			line := jsonLine(data, "nodes", i)
+			if errors.As(err, &at) {
+				line = jsonLine(data, "nodes", i, at.list, at.index)
+			}
+			return nil, &ImportError{file, line, fmt.Sprintf("node %d (%s): %v", i, n.Host, err)}
 		}
 		nodes = append(nodes, &n)
 	}
@@ -201,41 +215,6 @@ func decodeNode(data []byte, lists *pciLists) (*Node, error) {
 	return &in.Node, nil
 }
 
-// check refuses records that point nowhere.
-func (n *Node) check() error {
-	for i, d := range n.PCI {
-		if d.Parent < -1 || d.Parent >= i {
-			return fmt.Errorf("pci[%d] (%s): parent %d is not an earlier entry of the list", i, d.ID, d.Parent)
-		}
-	}
-	for i, g := range n.GPUs {
-		if g.PCI < -1 || g.PCI >= len(n.PCI) {
-			return fmt.Errorf("gpus[%d]: pci %d is not an entry of the list", i, g.PCI)
-		}
-		for _, l := range g.Links {
-			if l.Count < 0 || l.Count > 64 || l.Down < 0 || l.Down > 64 {
-				return fmt.Errorf("gpus[%d]: a GPU has 0 to 64 links", i)
-			}
-		}
-	}
-	for i, c := range n.NICs {
-		if c.PCI < -1 || c.PCI >= len(n.PCI) {
-			return fmt.Errorf("nics[%d]: pci %d is not an entry of the list", i, c.PCI)
-		}
-	}
-	if m := n.Matrix; m != nil {
-		if len(m.Level) != len(m.Names) {
-			return fmt.Errorf("matrix: %d rows for %d names", len(m.Level), len(m.Names))
-		}
-		for i, row := range m.Level {
-			if len(row) != len(m.Names) {
-				return fmt.Errorf("matrix: row %d has %d cells for %d names", i, len(row), len(m.Names))
-			}
-		}
-	}
-	return nil
-}
-
 // jsonErrorAt is jsonError for a part of the data that begins at an offset.
 func jsonErrorAt(file string, data []byte, offset int, part []byte, err error) error {
 	whole := jsonError(file, part, err)
@@ -268,4 +247,30 @@ func jsonError(file string, data []byte, err error) error {
 // lineAt is the line of an offset.
 func lineAt(data []byte, offset int64) int {
 	return 1 + bytes.Count(data[:min(max(0, offset), int64(len(data)))], []byte("\n"))
+}
+
+// jsonLine is the line of what a path of keys and positions leads to; that of the last part that is there.
+func jsonLine(data []byte, path ...any) int {
+	dec := json.NewDecoder(bytes.NewReader(data))
+	var skipped json.RawMessage
+	for _, part := range path {
+		if _, err := dec.Token(); err != nil { // the bracket
+			return lineAt(data, dec.InputOffset())
+		}
+		for k := 0; dec.More() && part != k; k++ {
+			if key, named := part.(string); named {
+				if t, err := dec.Token(); err != nil || t == key {
+					break
+				}
+			}
+			if dec.Decode(&skipped) != nil {
+				break
+			}
+		}
+	}
+	at := dec.InputOffset()
+	for at < int64(len(data)) && bytes.IndexByte([]byte(" \t\r\n,:"), data[at]) >= 0 {
+		at++
+	}
+	return lineAt(data, at)
 }

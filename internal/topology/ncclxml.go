@@ -1,7 +1,9 @@
 package topology
 
 import (
+	"cmp"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 )
@@ -49,6 +51,8 @@ func (r *ncclReader) fail(e *element, format string, args ...any) error {
 	return &ImportError{r.file, e.line, fmt.Sprintf(format, args...)}
 }
 
+func (r *ncclReader) attrs() attrReader { return attrReader{r.file, r.node.note} }
+
 func (r *ncclReader) at(e *element) string { return fmt.Sprintf("%s:%d", r.file, e.line) }
 
 // host is the node that a <cpu> belongs to.
@@ -69,13 +73,13 @@ func (r *ncclReader) cpu(e *element) error {
 	r.node = n
 	text := e.attrs["numaid"]
 	id, err := strconv.Atoi(text)
-	if err != nil || id < -1 {
-		return r.fail(e, "numaid=%q of <cpu> is not a NUMA node's number (or -1)", text)
+	if err != nil || id < -1 || id >= maxNUMA {
+		return r.fail(e, "numaid=%q of <cpu> is not a NUMA node's number (-1, or 0 to %d)", text, maxNUMA-1)
 	}
 	prov := Provenance{"*": FromNCCL}
 	if id >= 0 {
 		numa := NUMANode{ID: id, HasCPU: true, Vendor: e.attrs["vendor"], Arch: e.attrs["arch"],
-			Family: e.num("familyid", 0), Model: e.num("modelid", 0), Prov: prov}
+			Family: r.attrs().whole(e, "familyid", 0, -1, math.MaxUint16), Model: r.attrs().whole(e, "modelid", 0, -1, math.MaxUint16), Prov: prov}
 		if affinity := strings.TrimSpace(e.attrs["affinity"]); affinity != "" {
 			set, short, err := ParseCPUMask(affinity)
 			switch {
@@ -139,9 +143,10 @@ func (r *ncclReader) pci(e *element, parent int) error {
 	} else {
 		r.lines[n][bdf] = e.line
 	}
-	d := Device{ID: bdf, Parent: parent, Kind: KindDevice, Class: classText(e.attrs["class"]),
-		Vendor: e.hex("vendor"), Device: e.hex("device"), SubVendor: e.hex("subsystem_vendor"), SubDevice: e.hex("subsystem_device"),
-		Speed: parseGT(e.attrs["link_speed"]), Width: max(0, e.num("link_width", 0)), Line: e.line, Prov: Provenance{"*": FromNCCL}}
+	attrs := r.attrs()
+	d := Device{ID: bdf, Parent: parent, Kind: KindDevice, Class: attrs.class(e, "class"),
+		Vendor: attrs.id(e, "vendor"), Device: attrs.id(e, "device"), SubVendor: attrs.id(e, "subsystem_vendor"), SubDevice: attrs.id(e, "subsystem_device"),
+		Speed: attrs.speed(e, "link_speed"), Width: attrs.whole(e, "link_width", 0, 0, maxLanes), Line: e.line, Prov: Provenance{"*": FromNCCL}}
 	if s := e.attrs["link_speed"]; s != "" && d.Speed > 0 && !ncclKnowsSpeed(s) {
 		n.note(r.at(e), "link_speed %q is in no table of NCCL: it will plan with the speed of Gen3", s)
 		d.Prov = d.Prov.with("speed", FromGuess)
@@ -178,9 +183,9 @@ func (r *ncclReader) addGPU(at int, e *element) *GPU {
 	g := GPU{Index: len(n.GPUs), BDF: d.ID, PCI: at, Dev: len(n.GPUs), CUDA: -1, Module: -1, Vendor: d.Vendor, Device: d.Device,
 		Prov: Provenance{"*": FromNCCL}}
 	if e != nil {
-		g.Dev = e.num("dev", g.Dev)
+		g.Dev = r.attrs().whole(e, "dev", g.Dev, 0, maxIndex)
 		if e.attrs["gcn"] == "" {
-			g.SM = e.num("sm", 0)
+			g.SM = r.attrs().whole(e, "sm", 0, 0, maxSM)
 		}
 		if v, ok := e.attrs["gdr"]; ok {
 			on := v != "0"
@@ -199,19 +204,16 @@ func (r *ncclReader) gpu(e *element, at int) error {
 	for _, l := range e.children {
 		switch l.name {
 		case "nvlink", "xgmi":
-			link := NVLink{Count: l.num("count", 1), XGMI: l.name == "xgmi", Line: l.line}
-			if link.Count < 0 || link.Count > 64 {
+			count, err := strconv.Atoi(strings.TrimSpace(cmp.Or(l.attrs["count"], "1")))
+			if err != nil || count < 0 || count > 64 {
 				return r.fail(l, "count=%q of <%s>: a GPU has 0 to 64 links", l.attrs["count"], l.name)
 			}
+			link := NVLink{Count: count, XGMI: l.name == "xgmi", Line: l.line}
 			link.Target, link.Peer = r.target(l, g.BDF)
 			g.Links = append(g.Links, link)
 			r.node.Details.NVLinks = true
 		case "c2c":
-			mbs, err := strconv.ParseFloat(l.attrs["bw"], 64)
-			if err != nil {
-				r.node.note(r.at(l), "bw=%q of <c2c> is not a number", l.attrs["bw"])
-			}
-			g.C2C = &C2C{Links: l.num("count", 1), MBs: mbs}
+			g.C2C = &C2C{Links: r.attrs().whole(l, "count", 1, 0, 64), MBs: r.attrs().real(l, "bw", maxC2CMBs)}
 		default:
 			r.node.note(r.at(l), "<%s> is not known below <gpu> and was left out", l.name)
 		}
@@ -222,7 +224,7 @@ func (r *ncclReader) gpu(e *element, at int) error {
 // target says what a link ends at. An absent or broken target stays a link: what kind of thing it
 // ends at is known from its class.
 func (r *ncclReader) target(l *element, own string) (string, LinkPeer) {
-	class := classText(l.attrs["tclass"])
+	class := r.attrs().class(l, "tclass")
 	bdf, err := ParseBDF(l.attrs["target"])
 	if err != nil {
 		bdf = ""
@@ -255,7 +257,7 @@ func (r *ncclReader) nets(e *element, parent int) error {
 		}
 		name := net.attrs["name"]
 		if name == "" {
-			name = fmt.Sprintf("net%d", net.num("dev", len(n.NICs)))
+			name = fmt.Sprintf("net%d", r.attrs().whole(net, "dev", len(n.NICs), 0, maxIndex))
 		}
 		at := parent
 		if n.PCI[parent].Kind == KindRoot {
@@ -282,7 +284,7 @@ func (r *ncclReader) nic(at int, name string, net *element) NIC {
 		c.GUID = guid
 	}
 	// NCCL lists only ports that are up.
-	c.Ports = []Port{{Num: net.num("port", 1), State: "ACTIVE", Rate: max(0, net.num("speed", 0))}}
+	c.Ports = []Port{{Num: r.attrs().whole(net, "port", 1, 0, 255), State: "ACTIVE", Rate: r.attrs().whole(net, "speed", 0, 0, maxRate)}}
 	if net.attrs["gdr"] == "0" && d.Vendor == 0 {
 		c.RDMA = "" // a socket transport's interface
 		c.Net = []string{name}
@@ -340,7 +342,7 @@ func (r *ncclReader) oddMasks(n *Node) {
 func parseGT(s string) float64 {
 	word, _, _ := strings.Cut(strings.TrimSpace(s), " ")
 	v, err := strconv.ParseFloat(word, 64)
-	if err != nil || v < 0 || v > 1024 {
+	if err != nil || !within(v, maxGT) {
 		return 0
 	}
 	return v

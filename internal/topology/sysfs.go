@@ -100,7 +100,7 @@ func (r *sysReader) numa() {
 	}
 	for _, name := range r.names(dir) {
 		id, err := strconv.Atoi(strings.TrimPrefix(name, "node"))
-		if err != nil || !strings.HasPrefix(name, "node") {
+		if err != nil || !strings.HasPrefix(name, "node") || id < 0 || id >= maxNUMA {
 			continue
 		}
 		m := NUMANode{ID: id, Vendor: vendor, Family: family, Model: model, Arch: arch, Prov: Provenance{"*": FromSysfs}}
@@ -214,9 +214,7 @@ func (r *sysReader) device(bdf string, parent int) int {
 			d.MaxSpeed, d.MaxWidth = min(d.MaxSpeed, s), min(d.MaxWidth, w)
 		}
 	}
-	if v, ok := r.number(dir + "/numa_node"); ok {
-		d.NUMA = intp(v)
-	}
+	d.NUMA = r.numaNode(dir + "/numa_node")
 	if d.NUMA == nil || *d.NUMA < 0 {
 		if v := r.numaByCPUs(dir); v >= 0 && (d.NUMA == nil) {
 			d.NUMA = intp(v)
@@ -230,6 +228,20 @@ func (r *sysReader) device(bdf string, parent int) int {
 	r.n.PCI = append(r.n.PCI, d)
 	r.at[bdf] = i
 	return i
+}
+
+// numaNode reads a NUMA node's number or -1; nil if the file is not there or has none.
+func (r *sysReader) numaNode(p string) *int {
+	text := r.text(p)
+	if text == "" {
+		return nil
+	}
+	v, err := strconv.Atoi(text)
+	if err != nil || v < -1 || v >= maxNUMA {
+		r.n.note(p, "%q is not a NUMA node's number: left out", text)
+		return nil
+	}
+	return intp(v)
 }
 
 // numaByCPUs finds the node whose CPUs are exactly those near a device.

@@ -88,7 +88,11 @@ func (r *sysReader) uverbs() map[string]string {
 
 func (r *sysReader) port(dir string, num int, nets []string) Port {
 	p := Port{Num: num, State: afterColon(r.text(dir + "/state")), Phys: afterColon(r.text(dir + "/phys_state")), Layer: r.text(dir + "/link_layer")}
-	p.Rate, p.Width = parseRate(r.text(dir + "/rate"))
+	rate := r.text(dir + "/rate")
+	var ok bool
+	if p.Rate, p.Width, ok = parseRate(rate); !ok && rate != "" {
+		r.n.note(dir+"/rate", "%q is not a rate such as 400 Gb/sec (4X NDR): left out", rate)
+	}
 	const few = 4 // the table has hundreds of empty entries
 	for k := range few {
 		gid := r.text(dir + "/gids/" + strconv.Itoa(k))
@@ -112,16 +116,16 @@ func afterColon(s string) string {
 }
 
 // parseRate reads "400 Gb/sec (4X NDR)" into Mb/s and what is in the brackets.
-func parseRate(s string) (mbps int, width string) {
+func parseRate(s string) (mbps int, width string, ok bool) {
 	word, rest, _ := strings.Cut(s, " ")
 	v, err := strconv.ParseFloat(word, 64)
-	if err != nil || v < 0 || v > 100000 {
-		return 0, ""
+	if err != nil || !within(v*1000, maxRate) {
+		return 0, "", false
 	}
 	if _, inner, ok := strings.Cut(rest, "("); ok {
 		width = strings.TrimSuffix(inner, ")")
 	}
-	return int(v * 1000), width
+	return int(v * 1000), width, true
 }
 
 // lastBDF is the last PCI address in a path.

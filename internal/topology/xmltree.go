@@ -104,12 +104,3 @@ func (e *element) hex(key string) int {
 	}
 	return int(v)
 }
-
-// num reads a decimal number; def if absent or broken.
-func (e *element) num(key string, def int) int {
-	v, err := strconv.Atoi(strings.TrimSpace(e.attrs[key]))
-	if err != nil {
-		return def
-	}
-	return v
-}
