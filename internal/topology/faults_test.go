@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -530,8 +531,12 @@ func TestT40SwitchLinksCount(t *testing.T) {
 func TestT41EnvironmentUntouched(t *testing.T) {
 	t.Setenv("HIP_VISIBLE_DEVICES", "2")
 	t.Setenv("CUDA_VISIBLE_DEVICES", "1")
+	sys := t.TempDir()
+	if err := os.Mkdir(filepath.Join(sys, "devices"), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	before := os.Environ()
-	if _, err := Live(t.Context(), LiveOptions{Roots: Roots{Sys: t.TempDir(), Proc: t.TempDir()}, NoNVML: true}); err != nil {
+	if _, err := Live(t.Context(), LiveOptions{Roots: Roots{Sys: sys, Proc: t.TempDir()}, NoNVML: true}); err != nil {
 		t.Fatal(err)
 	}
 	if !slices.Equal(before, os.Environ()) {
@@ -602,7 +607,8 @@ func TestT46VisibleDevices(t *testing.T) {
 		{"GPU-aaaa", nil, "fits several"}, {"GPU-dddd,0", nil, "no GPU here"},
 		{"MIG-b1", []int{1}, ""}, {"MIG-b1,MIG-b2", []int{1, 1}, ""}, {"MIG-zz", nil, "no MIG instance"},
 		{"MIG-GPU-aaaa2222-0000/3/0", []int{1}, ""},
-		{"0,7,1", []int{0}, "no GPU's number"}, {"0,0", []int{0}, "named twice"}, {"0,x", []int{0}, "neither a number"},
+		{"0,7,1", []int{0}, "no GPU's number"}, {"0,0", nil, "named twice"}, {"2,GPU-c", nil, "named twice"},
+		{"1,GPU-cccc3333-0000,GPU-c", nil, "named twice"}, {"MIG-b1,MIG-b1", nil, "named twice"}, {"0,x", []int{0}, "neither a number"},
 	} {
 		got, problem := ResolveVisible(c.value, gpus)
 		if !slices.Equal(got, c.want) || (c.problem == "") != (problem == "") || !strings.Contains(problem, c.problem) {

@@ -1,7 +1,9 @@
 package topology
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path"
@@ -24,6 +26,26 @@ type files interface {
 // place. In a container the host's are often elsewhere.
 type Roots struct {
 	Sys, Proc, Dev, Etc string
+}
+
+// check says whether there is something to read: roots that cannot be read would look like a machine without devices.
+func (r Roots) check() error {
+	sys, err := os.ReadDir(cmp.Or(r.Sys, "/sys"))
+	if err != nil {
+		return fmt.Errorf("reading the machine's sysfs: %w", err)
+	}
+	if !slices.ContainsFunc(sys, func(e fs.DirEntry) bool { return e.Name() == "bus" || e.Name() == "devices" || e.Name() == "class" }) {
+		return fmt.Errorf("reading the machine's sysfs: %s has neither bus, devices nor class: nothing of a machine's is mounted there", cmp.Or(r.Sys, "/sys"))
+	}
+	for _, root := range []string{r.Proc, r.Dev, r.Etc} {
+		if root == "" {
+			continue
+		}
+		if _, err := os.ReadDir(root); err != nil {
+			return fmt.Errorf("reading the machine's pseudo files: %w", err)
+		}
+	}
+	return nil
 }
 
 // osFiles reads a running machine.

@@ -58,7 +58,8 @@ func (c *checkup) links() {
 	counts := map[int]int{}
 	var told []int
 	for i := range n.GPUs {
-		if links, ok := c.e.NVLinks(i); ok {
+		// With MIG the fabric manager may turn links off, and instances have no peers.
+		if links, ok := c.e.NVLinks(i); ok && len(n.GPUs[i].MIG) == 0 {
 			counts[links]++
 			told = append(told, i)
 		}
@@ -70,6 +71,7 @@ func (c *checkup) links() {
 		}
 	}
 	const do = "nvidia-smi nvlink -s and dmesg (Xid 74) say which; a dead link needs a GPU reset or service"
+	c.selfLinks()
 	for _, i := range told {
 		g := &n.GPUs[i]
 		where := fmt.Sprintf("GPU%d", g.Index)
@@ -77,9 +79,6 @@ func (c *checkup) links() {
 		down := 0
 		for _, l := range g.Links {
 			down += l.Down
-			if l.Peer == PeerSelf {
-				c.add(Degraded, "nvlink-self", where, "correct the target in the file", "%d links end at the GPU itself: the topology file is wrong, peers are not found", l.Count)
-			}
 		}
 		p := productOf(g)
 		switch {
@@ -89,6 +88,22 @@ func (c *checkup) links() {
 			c.add(Degraded, "nvlink-count", where, do, "%d NVLinks active, %d of %d GPUs have %d", links, counts[usual], len(told), usual)
 		case down > 0 && links > 0 && p == nil:
 			c.add(Warning, "nvlink-down", where, do, "%d links are not active; how many its board wires is not known", down)
+		}
+	}
+}
+
+// selfLinks finds links that end where they start: a hand-made file, or a driver that is wrong.
+func (c *checkup) selfLinks() {
+	n := c.e.Node
+	what, do := "the topology file is wrong", "correct the target in the file"
+	if n.Origin.Kind == FromSysfs {
+		what, do = "the driver is wrong", "compare with nvidia-smi nvlink -R; reset the GPU, update the driver"
+	}
+	for i := range n.GPUs {
+		for _, l := range n.GPUs[i].Links {
+			if l.Peer == PeerSelf {
+				c.add(Degraded, "nvlink-self", fmt.Sprintf("GPU%d", n.GPUs[i].Index), do, "%s end at the GPU itself: %s, peers are not found", count(l.Count, "link"), what)
+			}
 		}
 	}
 }

@@ -120,3 +120,37 @@ func secondPorts(h *host, down int) {
 		h.rdma(fmt.Sprintf("mlx5_d%d", i), dir, "InfiniBand", "400 Gb/sec (4X NDR)", state, fmt.Sprintf("a088:c203:0067:e%03x", i*16+1))
 	}
 }
+
+// What NVML says of a GPU, and whether it degrades the node.
+func TestHealthOfGPUs(t *testing.T) {
+	mig := []MIG{{UUID: "MIG-1", Name: "1g.18gb"}}
+	for name, tt := range map[string]struct {
+		change func(*nvmlGPU)
+		code   string
+		sev    Severity
+	}{
+		"healthy":               {func(*nvmlGPU) {}, "", ""},
+		"ECC":                   {func(g *nvmlGPU) { g.Health.Uncorrected = 3 }, "gpu-ecc", Degraded},
+		"a row not remapped":    {func(g *nvmlGPU) { g.Health.RemapFailed, g.Health.RemapWaits = true, true }, "gpu-remap", Degraded},
+		"a row that waits":      {func(g *nvmlGPU) { g.Health.RemapWaits = true }, "gpu-remap", Warning},
+		"throttled":             {func(g *nvmlGPU) { g.Health.Throttle = []string{"hardware thermal"} }, "gpu-throttle", Degraded},
+		"links to itself":       {func(g *nvmlGPU) { g.Links = []NVLink{{Target: g.BDF, Peer: PeerGPU, Count: 18}} }, "nvlink-self", Degraded},
+		"few links":             {func(g *nvmlGPU) { g.Links[0].Count = 16 }, "nvlink-count", Degraded},
+		"no links":              {func(g *nvmlGPU) { g.Links = nil }, "nvlink-count", Degraded},
+		"MIG, links turned off": {func(g *nvmlGPU) { g.MIG, g.Links = mig, nil }, "", ""},
+		"MIG, links on":         {func(g *nvmlGPU) { g.MIG = mig }, "", ""},
+	} {
+		h := h200()
+		tt.change(&h.nvml.GPUs[4])
+		var want, got []Finding
+		if tt.code != "" {
+			want = []Finding{{Code: tt.code, Severity: tt.sev, Where: "GPU4"}}
+		}
+		for _, f := range NewEval(h.node()).Health() {
+			got = append(got, Finding{Code: f.Code, Severity: f.Severity, Where: f.Where})
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: found %v, want %v", name, got, want)
+		}
+	}
+}

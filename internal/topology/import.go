@@ -184,6 +184,11 @@ func (n *Node) settle() {
 	n.printable()
 	for i := range n.GPUs {
 		g := &n.GPUs[i]
+		for k := range g.Links {
+			if l := &g.Links[k]; l.Target != "" && l.Target == g.BDF {
+				l.Peer = PeerSelf
+			}
+		}
 		if g.NUMA == nil && g.PCI >= 0 {
 			g.NUMA = n.effectiveNUMA(g.PCI)
 			if g.NUMA != nil {

@@ -60,6 +60,9 @@ func readVendor(file string) (*vendorTopology, error) {
 
 func live(ctx context.Context, f files, o LiveOptions) (*Node, captured, error) {
 	c := captured{Schema: snapshotSchema, Env: settings(f)}
+	if err := o.Roots.check(); err != nil {
+		return nil, c, err
+	}
 	if o.NoNVML {
 		c.NVML.Problem = "not asked"
 	} else {
@@ -155,21 +158,34 @@ func assemble(f files, c captured) *Node {
 	return n
 }
 
-// applyVisible numbers GPUs as CUDA does and hides the others.
+// applyVisible numbers GPUs as CUDA does and hides the others. Only what the driver shows can be chosen; where the driver
+// does not answer, numbers are those of the PCI order, and UUIDs may not be known.
 func (n *Node) applyVisible(v string) {
-	order, problem := ResolveVisible(v, n.GPUs)
+	var at []int
+	var gpus []GPU
+	uuids := false
+	for i := range n.GPUs {
+		if g := &n.GPUs[i]; g.Vendor != vendorAMD && !g.Hidden {
+			at, gpus = append(at, i), append(gpus, *g)
+			uuids = uuids || g.UUID != ""
+		}
+	}
+	if !uuids && (strings.Contains(v, "GPU-") || strings.Contains(v, "MIG-")) {
+		n.note("CUDA_VISIBLE_DEVICES", "%q names UUIDs, but the driver library does not tell any: it is not applied", v)
+		return
+	}
+	order, problem := ResolveVisible(v, gpus)
 	if problem != "" {
 		n.note("CUDA_VISIBLE_DEVICES", "%s", problem)
 	}
-	for i := range n.GPUs {
-		if n.GPUs[i].Prov.Of("*") == FromNVML {
-			n.GPUs[i].Hidden, n.GPUs[i].CUDA = true, -1
-		}
+	for _, i := range at {
+		n.GPUs[i].Hidden, n.GPUs[i].CUDA = true, -1
 	}
-	for cuda, i := range order {
-		n.GPUs[i].Hidden = false
-		if n.GPUs[i].CUDA < 0 {
-			n.GPUs[i].CUDA = cuda
+	for cuda, k := range order {
+		g := &n.GPUs[at[k]]
+		g.Hidden = false
+		if g.CUDA < 0 {
+			g.CUDA = cuda
 		}
 	}
 }

@@ -8,8 +8,8 @@ import (
 
 // ResolveVisible says which GPUs a value of CUDA_VISIBLE_DEVICES leaves, as positions in gpus, in
 // CUDA's order: indices, whole or shortened UUIDs ("GPU-3fa4"), MIG UUIDs ("MIG-...", also the older
-// "MIG-GPU-UUID/gi/ci"). As CUDA does, it stops at the first entry that fits nothing; problem then
-// says why, and is "" otherwise.
+// "MIG-GPU-UUID/gi/ci"). As CUDA does, it stops at the first entry that fits nothing, and leaves no GPU
+// at all where one is named twice, in whatever form; problem then says why, and is "" otherwise.
 func ResolveVisible(value string, gpus []GPU) (order []int, problem string) {
 	seen := map[string]bool{}
 	for part := range strings.SplitSeq(value, ",") {
@@ -24,13 +24,17 @@ func ResolveVisible(value string, gpus []GPU) (order []int, problem string) {
 			return order, ""
 		}
 		i, why := findGPU(part, gpus)
-		if why == "" && seen[part] {
-			why = "is named twice"
-		}
 		if why != "" {
 			return order, fmt.Sprintf("%q %s: CUDA ignores it and all that follows", part, why)
 		}
-		seen[part] = true
+		what := strconv.Itoa(i)
+		if strings.HasPrefix(part, "MIG-") {
+			what = part
+		}
+		if seen[what] {
+			return nil, fmt.Sprintf("%q is named twice: CUDA then leaves no GPU at all", part)
+		}
+		seen[what] = true
 		order = append(order, i)
 	}
 	return order, ""
