@@ -102,7 +102,11 @@ func (f *topoFlags) text(cmd *cobra.Command, out io.Writer, evals []*topology.Ev
 		b.WriteByte('\n')
 		topology.WriteFindings(&b, findings, s)
 	} else if n := degraded(findings); n > 0 {
-		fmt.Fprintf(&b, "\n%d things are degraded: mkrun topo --check names them\n", n)
+		things, them := "1 thing is", "it"
+		if n > 1 {
+			things, them = fmt.Sprintf("%d things are", n), "them"
+		}
+		fmt.Fprintf(&b, "\n%s degraded: mkrun topo --check names %s\n", things, them)
 	}
 	_, err := io.WriteString(out, b.String())
 	return err

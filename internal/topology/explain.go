@@ -100,11 +100,15 @@ func (e *Eval) explainNICs(b *strings.Builder, at int, s Style) {
 		if nccl != why {
 			why += "; NCCL: " + nccl
 		}
+		gbs := "speed not told"
+		if bw > 0 {
+			gbs = fmt.Sprintf("%.0f GB/s", bw)
+		}
 		r := e.roles[i]
 		if r.Why != "" {
 			why = r.Why + "; " + why
 		}
-		rows = append(rows, []cell{{"  " + n.NICs[i].Name, ""}, {string(l), colorOf(string(l))}, {string(p), colorOf(string(p))}, {fmt.Sprintf("%.0f GB/s", bw), ""}, {r.Role, ""}, {why, colDim}})
+		rows = append(rows, []cell{{"  " + n.NICs[i].Name, ""}, {string(l), colorOf(string(l))}, {string(p), colorOf(string(p))}, {gbs, ""}, {r.Role, ""}, {why, colDim}})
 	}
 	s.table(b, rows, "  ")
 	u := e.Uses()[at]

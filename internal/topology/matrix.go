@@ -15,7 +15,7 @@ type column struct {
 // manyNICs is from how many NICs on columns that say the same are drawn as one.
 const manyNICs = 12
 
-// columns are the NIC columns of the matrix: all that could carry data.
+// columns are the NIC columns of the matrix: all that could carry data, and rails that are down.
 func (e *Eval) columns() []column {
 	var cols []column
 	same := func(a, b int) bool {
@@ -31,7 +31,7 @@ func (e *Eval) columns() []column {
 		return true
 	}
 	for i := range e.Node.NICs {
-		if !e.roles[i].candidate() {
+		if !e.roles[i].candidate() && !(e.roles[i].Role == RoleDown && e.near(i)) {
 			continue
 		}
 		if k := len(cols) - 1; k >= 0 && len(e.Node.NICs) > manyNICs && e.roles[cols[k].nics[0]] == e.roles[i] && same(cols[k].nics[0], i) {
@@ -88,7 +88,7 @@ func (e *Eval) WriteMatrix(b *strings.Builder, s Style) {
 	}
 	e.writeNICs(b, s)
 	e.writeUses(b, s)
-	writeLegend(b, s, words)
+	e.writeLegend(b, s, words)
 }
 
 func (e *Eval) gpuWord(i, j int, nccl bool) string {
@@ -193,10 +193,14 @@ func (e *Eval) writeUses(b *strings.Builder, s Style) {
 }
 
 // writeLegend explains the words that occur.
-func writeLegend(b *strings.Builder, s Style, words map[string]bool) {
+func (e *Eval) writeLegend(b *strings.Builder, s Style, words map[string]bool) {
 	rows := [][]cell{{{"", ""}, {"nvidia-smi", colBold}, {"NCCL", colBold}}}
+	xgmi := slices.ContainsFunc(e.Node.GPUs, func(g GPU) bool { return slices.ContainsFunc(g.Links, func(l NVLink) bool { return l.XGMI }) })
 	for _, l := range Legend {
 		smi, nccl, _ := strings.Cut(l[0], " / ")
+		if xgmi && nccl == "NVL" {
+			l[1], l[2] = "nvidia-smi knows no xGMI", "xGMI, direct; NVB: over one other GPU"
+		}
 		used := words[smi] || words[nccl]
 		for w := range words {
 			used = used || smi == "NV#" && strings.HasPrefix(w, "NV") || smi == "SYS" && w == "SOC"

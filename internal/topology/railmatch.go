@@ -14,7 +14,7 @@ func (e *Eval) railsOf() []RailNode { return e.railsAt(nil) }
 func (e *Eval) railsAt(like *Eval) []RailNode {
 	uses, order := e.Uses(), e.bySlot()
 	slots := e.slotNumbers(order, like)
-	owners := e.railOwners(order)
+	owners := e.railOwners(uses, order)
 	var rails []RailNode
 	seen := map[int]bool{}
 	for _, g := range order {
@@ -43,10 +43,10 @@ func (e *Eval) railsAt(like *Eval) []RailNode {
 }
 
 // railOwners are, for each rail, the GPUs that are nearest to it among those that have nothing nearer.
-func (e *Eval) railOwners(order []int) map[int][]int {
+func (e *Eval) railOwners(uses []Use, order []int) map[int][]int {
 	owners, least := map[int][]int{}, map[int]int{}
 	for _, g := range order {
-		for _, c := range e.Uses()[g].Near.NICs {
+		for _, c := range uses[g].Near.NICs {
 			rank, _ := e.distance(g, c)
 			switch known, ok := least[c]; {
 			case !ok || rank < known:

@@ -77,10 +77,32 @@ func (e *Eval) decide() []Use {
 			e.share(&uses[g], i, len(gpus))
 		}
 	}
+	e.neighbours(uses)
 	for g := range uses {
 		e.relay(uses, g)
 	}
 	return uses
+}
+
+// neighbours says which of the rails that a GPU takes are nearer to others: its own is gone, or it never had one.
+func (e *Eval) neighbours(uses []Use) {
+	owners := e.railOwners(uses, e.bySlot())
+	for g := range uses {
+		theirs := 0
+		for _, c := range uses[g].NICs {
+			if !slices.Contains(owners[c], g) {
+				theirs++
+			}
+		}
+		switch u := &uses[g]; {
+		case theirs == 1 && len(u.NICs) == 1:
+			u.Rule += ", which is nearer to another GPU"
+		case theirs == 1:
+			u.Rule += ", of which 1 is nearer to another GPU"
+		case theirs > 1:
+			u.Rule += fmt.Sprintf(", of which %d are nearer to other GPUs", theirs)
+		}
+	}
 }
 
 func count(n int, what string) string {
@@ -119,7 +141,7 @@ func (e *Eval) share(u *Use, i, n int) {
 		u.NICs = nics[i*l/n : i*l/n+1]
 		u.Rule = fmt.Sprintf("%d GPUs share %s: number %d of them by position takes number %d", n, count(l, "rail"), i, i*l/n)
 	case n == 1:
-		u.NICs, u.Rule = nics, fmt.Sprintf("all %s nearest to it are its own", count(l, "rail"))
+		u.NICs, u.Rule = nics, fmt.Sprintf("all %s nearest to it", count(l, "rail"))
 	default:
 		u.NICs = nics[i*l/n : (i+1)*l/n]
 		first, last := i*l/n, (i+1)*l/n-1
