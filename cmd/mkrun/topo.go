@@ -3,8 +3,10 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"strconv"
 	"strings"
@@ -196,7 +198,12 @@ func (f *topoFlags) run(cmd *cobra.Command) error {
 // made costs nobody the one of before.
 func (f *topoFlags) deliver(cmd *cobra.Command, evals []*topology.Eval, findings []topology.Finding) error {
 	if f.output == "" {
-		return f.write(cmd, cmd.OutOrStdout(), evals, findings)
+		err := f.write(cmd, cmd.OutOrStdout(), evals, findings)
+		var broken *fs.PathError
+		if errors.As(err, &broken) && broken.Op == "write" {
+			return f.failed(cmd, fmt.Errorf("writing the output: %w", err))
+		}
+		return err
 	}
 	var view bytes.Buffer
 	if err := f.write(cmd, &view, evals, findings); err != nil {

@@ -144,3 +144,29 @@ func TestBrokenCPUSetKeepsNUMA(t *testing.T) {
 		t.Errorf("notes %v", n.Notes)
 	}
 }
+
+// The largest document that mkrun writes, every NIC nearest to every GPU, is one that it reads.
+func TestLargestDocumentFits(t *testing.T) {
+	write := func(nics int) int {
+		n := &Node{Details: Details{NICs: true}, Tree: TreeSwitches, PCI: []Device{{ID: "numa0", Parent: -1, Kind: KindRoot, NUMA: intp(0)}}}
+		n.GPUs = []GPU{{PCI: 0, BDF: "0000:01:00.0"}}
+		for range nics {
+			n.NICs = append(n.NICs, NIC{Name: strings.Repeat("n", 64), RDMA: "x", BDF: "0000:02:00.0", PCI: 0, Ports: []Port{{State: "ACTIVE", Rate: 400000}}})
+		}
+		var b bytes.Buffer
+		d := documentOf(t, n)
+		if got := len(d.Nodes[0].GPUs[0].Nearest.NICs); got != nics {
+			t.Fatalf("%d of %d NICs are nearest", got, nics)
+		}
+		// These are shared out among the GPUs; the nearest are not.
+		d.Nodes[0].NICs, d.Nodes[0].GPUs[0].Use, d.Nodes[0].GPUs[0].NCCL, d.Rails = nil, nil, nil, nil
+		if err := d.Write(&b); err != nil {
+			t.Fatal(err)
+		}
+		return b.Len()
+	}
+	each := (write(101) - write(1)) / 100
+	if whole := each * maxGPUs * maxNICs; whole > maxInput*9/10 {
+		t.Errorf("the nearest NICs of all GPUs take %d MiB, an input may have %d", whole>>20, maxInput>>20)
+	}
+}

@@ -10,9 +10,10 @@ import (
 	"strings"
 )
 
-// maxInput and maxDepth bound what an input may cost.
+// maxInput and maxDepth bound what an input may cost. The own document of the largest node must fit: it lists for each GPU
+// all its nearest NICs.
 const (
-	maxInput = 64 << 20
+	maxInput = 128 << 20
 	maxDepth = 512
 )
 
