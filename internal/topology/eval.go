@@ -20,6 +20,7 @@ type Eval struct {
 	// What was answered already: every view asks the same questions.
 	ways  []way
 	uses  []Use
+	local [][]int
 	lines []string
 }
 

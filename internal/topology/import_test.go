@@ -327,10 +327,10 @@ func TestCompressedInputs(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"":                            "f.gz: the file is empty",
-		string(gzipped(t, small)):     "f.gz: compressed twice",
-		strings.Repeat(" ", 64<<20+1): "f.gz: larger than 64 MiB when unpacked",
-		"<graphs version=\"1\"/>":     "f.gz:1: the root element is <graphs>",
+		"":                              "f.gz: the file is empty",
+		string(gzipped(t, small)):       "f.gz: compressed twice",
+		strings.Repeat(" ", maxInput+1): "f.gz: larger than 128 MiB when unpacked",
+		"<graphs version=\"1\"/>":       "f.gz:1: the root element is <graphs>",
 	} {
 		if _, err := Parse("f.gz", gzipped(t, text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v; want %q", err, want)

@@ -218,8 +218,18 @@ func reverseBits(i, n int) int {
 	return int(bits.Reverse64(uint64(i)) >> (64 - width))
 }
 
-// localNICs are what NCCL calls a GPU's local NICs. It knows no roles but inactive ports.
+// localNICs are what NCCL calls a GPU's local NICs. It knows no roles but inactive ports. Every GPU asks for those of all.
 func (e *Eval) localNICs(gpu int) []int {
+	if e.local == nil {
+		e.local = make([][]int, len(e.Node.GPUs))
+		for g := range e.local {
+			e.local[g] = e.findLocalNICs(g)
+		}
+	}
+	return e.local[gpu]
+}
+
+func (e *Eval) findLocalNICs(gpu int) []int {
 	var local []int
 	bestBW, bestRank := -1.0, 0
 	for i := range e.Node.NICs {
