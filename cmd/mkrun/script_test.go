@@ -71,6 +71,7 @@ func TestScripts(t *testing.T) {
 			}
 			// Whatever a job leaves behind carries this mark in its environment.
 			env.Setenv("MARK", fmt.Sprintf("%s-%d-%s", "mkrun-script", os.Getpid(), filepath.Base(env.WorkDir)))
+			env.Setenv("GORACE", "atexit_sleep_ms=0") // the race detector holds each process up for a second at its end
 			env.Defer(func() { endMarked(env.Getenv("MARK")) })
 			return nil
 		},
