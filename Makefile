@@ -64,21 +64,21 @@ test-pictures: ## draw topologies in headless Chromium and look at the pictures
 .PHONY: bench-launch
 bench-launch: ## start 16 ranks in every way, beside ssh, srun, mpirun and torchrun where they are there, in turns (needs root)
 	@scripts/setup.sh testbed
-	go test -tags testbed -run xxx -bench Launch -benchtime 15x -timeout 20m ./internal/e2e
+	go test -tags testbed -run '^$$' -bench Launch -benchtime 15x -timeout 20m ./internal/e2e
 
 .PHONY: bench-failures
 bench-failures: ## the same harm to a job of mkrun, mpirun and torchrun: seconds until nothing is left (needs root)
 	@scripts/setup.sh testbed
-	go test -tags testbed -run xxx -bench Failures -benchtime 1x -timeout 20m ./internal/e2e
+	go test -tags testbed -run '^$$' -bench Failures -benchtime 1x -timeout 20m ./internal/e2e
 
 .PHONY: bench-scale
 bench-scale: setup ## up to 1,024 agents in one process: time until all have the roster, memory of each; drawn into docs/
-	go test ./internal/launch -run xxx -bench Swarm -benchtime 3x -timeout 10m -plot $(CURDIR)/docs
+	go test ./internal/launch -run '^$$' -bench Swarm -benchtime 3x -timeout 10m -plot $(CURDIR)/docs
 
 .PHONY: bench
 bench: setup ## the CPU engine against one plain gonum product; the time to start a job
-	go test -run xxx -bench AGGemmVsGonum ./internal/engine/cpu
-	go test -run xxx -bench Start -benchtime 7x ./cmd/mkrun
+	go test -run '^$$' -bench AGGemmVsGonum ./internal/engine/cpu
+	go test -run '^$$' -bench Start -benchtime 7x ./cmd/mkrun
 
 .PHONY: lint
 lint: $(GOLANGCI) ## gofmt, go vet, golangci-lint and shellcheck

@@ -45,6 +45,19 @@ func (f *batchFlags) add(cmd *cobra.Command, calls int) {
 	f.launch.json = true // nothing on stdout
 }
 
+// work is the shapes to launch for and what all launches have in common, or what is wrong with the command line.
+func (f *batchFlags) work(cmd *cobra.Command, operatorName string) ([]request.ListedShape, request.Request, error) {
+	shapes, err := request.ParseShapes(f.shapes)
+	if err != nil {
+		return nil, request.Request{}, &usageError{cmd.CommandPath(), fmt.Errorf("--shapes: %w", err)}
+	}
+	req, err := f.request(cmd.Context(), operatorName)
+	if err != nil {
+		return nil, request.Request{}, &usageError{cmd.CommandPath(), err}
+	}
+	return shapes, req, nil
+}
+
 // request is what all launches have in common.
 func (f *batchFlags) request(ctx context.Context, operatorName string) (request.Request, error) {
 	if join := f.launch.hosts.join; join.file != "" || join.at != "" {

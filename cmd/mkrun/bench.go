@@ -66,14 +66,9 @@ The product alone (cuBLAS on operands that are gathered already, on all GPUs at 
 }
 
 func (f *benchFlags) bench(cmd *cobra.Command, operatorName string) error {
-	usage := func(err error) error { return &usageError{cmd.CommandPath(), err} }
-	shapes, err := request.ParseShapes(f.shapes)
+	shapes, req, err := f.work(cmd, operatorName)
 	if err != nil {
-		return usage(fmt.Errorf("--shapes: %w", err))
-	}
-	req, err := f.request(cmd.Context(), operatorName)
-	if err != nil {
-		return usage(err)
+		return err
 	}
 	req.Config, req.Check = f.config, f.check
 	ctx, stop := untilSignal(cmd.Context())
@@ -90,7 +85,7 @@ func (f *benchFlags) bench(cmd *cobra.Command, operatorName string) error {
 	var refused *bench.RefusedError
 	switch status := stopped(ctx); {
 	case errors.As(err, &refused):
-		return usage(refused.Err)
+		return &usageError{cmd.CommandPath(), refused.Err}
 	case status != 0:
 		fmt.Fprintf(cmd.ErrOrStderr(), "mkrun: %v\n", context.Cause(ctx))
 		return exitStatus(status)

@@ -58,14 +58,9 @@ Each measurement is added to the results file at once: the same command goes on 
 }
 
 func (f *tuneFlags) tune(cmd *cobra.Command, operatorName string) error {
-	usage := func(err error) error { return &usageError{cmd.CommandPath(), err} }
-	shapes, err := request.ParseShapes(f.shapes)
+	shapes, req, err := f.work(cmd, operatorName)
 	if err != nil {
-		return usage(fmt.Errorf("--shapes: %w", err))
-	}
-	req, err := f.request(cmd.Context(), operatorName)
-	if err != nil {
-		return usage(err)
+		return err
 	}
 	if f.results == "" {
 		f.results = "tune-" + operatorName + ".jsonl"
@@ -87,7 +82,7 @@ func (f *tuneFlags) tune(cmd *cobra.Command, operatorName string) error {
 	case err == nil:
 		return nil
 	case errors.As(err, &refused):
-		return usage(refused.Err)
+		return &usageError{cmd.CommandPath(), refused.Err}
 	case status != 0:
 		fmt.Fprintf(cmd.ErrOrStderr(), "mkrun: %v; the same command goes on from %s\n", context.Cause(ctx), f.results)
 		return exitStatus(status)
