@@ -64,11 +64,13 @@ test-pictures: ## draw topologies in headless Chromium and look at the pictures
 .PHONY: bench-launch
 bench-launch: ## start 16 ranks in every way, beside ssh, srun, mpirun and torchrun where they are there, in turns (needs root)
 	@scripts/setup.sh testbed
+	@scripts/setup.sh contenders
 	go test -tags testbed -run '^$$' -bench Launch -benchtime 15x -timeout 20m ./internal/e2e
 
 .PHONY: bench-failures
 bench-failures: ## the same harm to a job of mkrun, mpirun and torchrun: seconds until nothing is left (needs root)
 	@scripts/setup.sh testbed
+	@scripts/setup.sh contenders
 	go test -tags testbed -run '^$$' -bench Failures -benchtime 1x -timeout 20m ./internal/e2e
 
 .PHONY: bench-scale

@@ -6,6 +6,7 @@
 #   scripts/setup.sh lint    shellcheck (goes on without)
 #   scripts/setup.sh pictures a browser without a screen, for the tests that look at pictures
 #   scripts/setup.sh testbed what scripts/testbed.sh makes hosts of: network namespaces, sshd, packet filter; MPICH, Slurm
+#   scripts/setup.sh contenders  Open MPI and PyTorch, which the benchmarks of launchers compare with
 #   scripts/setup.sh cuda    a C++ compiler, python3 with pip (nvcc itself: scripts/cuda-toolchain.sh)
 set -euo pipefail
 
@@ -95,6 +96,11 @@ case ${1:-build} in
     need munge command -v munged
     install_missing
     ;;
+  contenders)
+    need openmpi-bin command -v mpirun.openmpi
+    need python3-torch /usr/bin/python3 -c 'import torch.distributed.run'
+    install_missing || say "going on without"
+    ;;
   cuda)
     need g++ compiles "${CXX:-g++}" c++
     need python3 command -v python3
@@ -102,7 +108,7 @@ case ${1:-build} in
     install_missing
     ;;
   *)
-    say "unknown group \"$1\"; known: build, lint, pictures, testbed, cuda"
+    say "unknown group \"$1\"; known: build, lint, pictures, testbed, contenders, cuda"
     exit 2
     ;;
 esac

@@ -41,8 +41,8 @@ func ways(b *testing.B) []way {
 		{name: "ssh", argv: onH1("sh", "-c", parallel.String()+"wait")},
 		{name: "mkrun", over: "ssh", argv: onH1(append(slices.Clone(mkrun), "--agent", "ssh", "--", "true")...)},
 	}
-	_, err := exec.LookPath("mpirun")
-	if err == nil {
+	ompi := openMPI()
+	if ompi != "" {
 		list = append(list, way{name: "mpirun", over: "ssh", argv: onH1(mpirun(b, "16", "h1:4,h2:4,h3:4,h4:4", "true")...)})
 	}
 	list = append(list, way{name: "mkrun-standing", over: "mpirun", argv: onH1(append(slices.Clone(mkrun), "--agent", "standing", "--secret", secret, "--", "true")...)})
@@ -54,8 +54,8 @@ func ways(b *testing.B) []way {
 		way{name: "mkrun-one-host", over: "mpirun-one-host", argv: []string{bed.mkrun, "launch", "--ppn", "16", "--", "true"}},
 		way{name: "mkrun-4-pretended", argv: []string{bed.mkrun, "launch", "--nodes", "4", "--ppn", "4", "--", "true"}},
 	)
-	if err == nil {
-		list = append(list, way{name: "mpirun-one-host", argv: []string{"mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "16", "true"}})
+	if ompi != "" {
+		list = append(list, way{name: "mpirun-one-host", argv: []string{ompi, "--allow-run-as-root", "--oversubscribe", "-n", "16", "true"}})
 	}
 	if torch := torchrun(); torch != nil {
 		list = append(list, way{name: "torchrun-one-host", argv: append(torch, "--nproc_per_node", "16", "--no_python", "true")})

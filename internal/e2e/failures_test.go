@@ -58,7 +58,7 @@ func contenders(b *testing.B) []contender {
 			return started(b, []string{"h1"}, []string{bed.mkrun, "launch", "--ssh-cmd", "ssh -F " + bed.dir + "/ssh_config", "-H", all + ":2", "--", "sleep", "7777"})
 		},
 	}}
-	if _, err := exec.LookPath("mpirun"); err == nil {
+	if openMPI() != "" {
 		list = append(list, contender{
 			name: "mpirun", agent: "orted",
 			begin: func(b *testing.B) *contest {
@@ -225,6 +225,16 @@ func tool(b *testing.B, args ...string) {
 	}
 }
 
+// openMPI is the mpirun of an Open MPI that is installed, or "". Debian calls the mpirun of whichever MPI came last "mpirun".
+func openMPI() string {
+	for _, name := range []string{"mpirun.openmpi", "mpirun"} {
+		if out, err := exec.Command(name, "--version").CombinedOutput(); err == nil && strings.Contains(string(out), "Open MPI") {
+			return name
+		}
+	}
+	return ""
+}
+
 // mpirun is Open MPI's command line over the test bed's ssh.
 func mpirun(b *testing.B, n, on string, program ...string) []string {
 	b.Helper()
@@ -232,7 +242,7 @@ func mpirun(b *testing.B, n, on string, program ...string) []string {
 	if err := os.WriteFile(agent, []byte("#!/bin/sh\nexec ssh -F "+filepath.Join(bed.dir, "ssh_config")+" \"$@\"\n"), 0o700); err != nil {
 		b.Fatal(err)
 	}
-	return append([]string{"mpirun", "--allow-run-as-root", "--oversubscribe", "-n", n, "-H", on, "--mca", "plm_rsh_agent", agent,
+	return append([]string{openMPI(), "--allow-run-as-root", "--oversubscribe", "-n", n, "-H", on, "--mca", "plm_rsh_agent", agent,
 		"--mca", "btl_tcp_if_include", "eth0", "--mca", "oob_tcp_if_include", "eth0"}, program...)
 }
 
