@@ -61,8 +61,9 @@ typedef enum mknet_memory {
   MKNET_DEVICE = 1 /* accelerator memory: the proxy moves it with the device callbacks, NICs by dma-buf or peer memory */
 } mknet_memory;
 
-/* How the proxy moves device memory where no NIC does, and raises flags there. Called by the proxy thread only. Copies
- * and stores of one rank are executed in the order in which they were given. May be NULL when all memory is on the host. */
+/* How the proxy moves device memory where no NIC does, and raises flags there. Called by the proxy thread only, but for
+ * pin and unpin. Copies and stores of one rank are executed in the order in which they were given. May be NULL when all
+ * memory is on the host. */
 typedef struct mknet_device {
   void* user;
   /* Starts a copy between any two of: host, own device, a mapped peer's memory. 0, or a code of the device's library. */
@@ -74,6 +75,9 @@ typedef struct mknet_device {
   int (*done)(void* user, uint64_t ticket);
   /* Text of a code. */
   const char* (*text)(void* user, int code);
+  /* Makes host memory fast to copy from and to; by the thread that registers, or destroys. May be NULL. */
+  int (*pin)(void* user, void* base, uint64_t bytes);
+  int (*unpin)(void* user, void* base);
 } mknet_device;
 
 /* Told once, by the proxy thread, when the network has failed or was aborted; must return soon. Kernels' abort words are
@@ -110,7 +114,7 @@ typedef struct mknet_rdma {
   uint32_t retries;        /* 1 to 6; 0: 6. 7 is refused: some devices take it as "for ever" */
   uint32_t pkey;           /* value; 0: the default partition, 0xffff */
   uint32_t relaxed;        /* 1: relaxed ordering of data; flags then come by immediate */
-  uint32_t reserved;
+  uint32_t rnr_retries;    /* when a peer has no receive posted: 1 to 6, 7: until the command's time is over; 0: 6 */
 } mknet_rdma;
 
 typedef struct mknet_ofi {
@@ -128,7 +132,13 @@ typedef struct mknet_desc {
   uint32_t device_producers; /* 1: GPUs push, so the proxy does not wait to be woken */
   uint64_t start;          /* first position and sequence number; 0 but in tests of the wrap */
   uint64_t timeout_ns;     /* a command that is not complete after so long is an error; 0: ten seconds */
-  const char* cpus;        /* where the proxy runs, as in "0-7,16"; NULL: anywhere */
+  const char* cpus;        /* where the proxy runs, as in "0-7,16", also outside the mask of the thread that starts it;
+                              NULL: where that one may run */
+  const char* rails;       /* rail number of each NIC, in their order, as in "2,3": NICs of the same rail are connected,
+                              and NICs by position with a peer that shares no rail; NULL: positions are the rails */
+  uint32_t bounce;         /* 1, the same on all ranks: a heap in device memory that a NIC cannot register goes through
+                              pinned host memory of the same size. Flags then come by immediate. 0: that is
+                              MKNET_ERROR_UNSUPPORTED. (Sources in device memory are bounced where they must be.) */
   const mknet_device* device;
   mknet_failed failed;
   void* failed_user;
@@ -144,6 +154,8 @@ typedef struct mknet_range {
   int32_t memory;  /* mknet_memory */
   int32_t fd;      /* host: a memfd of it, by which emu peers map it; device: a dma-buf; -1: none */
   uint64_t fd_offset; /* of base in fd */
+  uint32_t replaces;  /* 1 + the region whose number this range takes, which no command under way uses; 0: none */
+  uint32_t reserved;
 } mknet_range;
 
 typedef struct mknet_stats {
@@ -162,7 +174,8 @@ MKNET_API int mknet_usable(const mknet_desc* desc, char* text, uint64_t length, 
 MKNET_API int mknet_create(const mknet_desc* desc, mknet** out, mknet_error* error);
 MKNET_API int mknet_destroy(mknet* net, mknet_error* error);
 
-/* Registers memory. The first range is the heap, region 0: peers may write it. All others can only be sent from. */
+/* Registers memory. The first range is the heap, region 0: peers may write it. All others can only be sent from; they may
+ * also be registered while the network works. */
 MKNET_API int mknet_register(mknet* net, const mknet_range* range, uint32_t* region, mknet_error* error);
 
 /* Endpoint data: peer -1 the part that all ranks may read, else the part for that rank only (it holds keys). *length is

@@ -24,10 +24,12 @@ struct Region {
   int fd = -1;            // see mknet_range
   uint64_t fd_offset = 0;
   bool writable = false;  // by peers
+  bool bounced = false;   // device memory that no NIC knows (bounce.h)
 };
 
-// Regions by number. What the caller registered is 0 (the heap) to 253.
+// Regions by number. What the caller registered is 0 (the heap) to 252.
 constexpr uint32_t kHeap = 0;
+constexpr uint32_t kStage = 253;   // pinned memory through which device memory is sent that no NIC knows
 constexpr uint32_t kOutbox = 254;  // the library's own: what it sends (flags, notices, credits)
 constexpr uint32_t kInbox = 255;   // what peers' libraries write
 constexpr uint32_t kRegions = 256;
@@ -66,7 +68,9 @@ class Nic {
 
   virtual const NicProperties& properties() const = 0;
 
-  // Registers memory under a number; all regions before the first endpoint.
+  // Registers memory under a number, in place of what had it before. The heap and the library's own regions come before
+  // the first endpoint, what is only sent from at any time. Device memory that the NIC cannot reach, by whatever way, is
+  // an Error UNSUPPORTED which tells why for each way: it is bounced then.
   virtual void add_region(uint32_t number, const Region& region) = 0;
 
   // Endpoint data for all ranks, and for one peer. `job` tells endpoints of other jobs and generations apart.
