@@ -49,7 +49,7 @@ type Found struct {
 // How the search prunes.
 const (
 	behind    = 1.15 // a start this far behind the best is not followed
-	followed  = 2    // starts that are
+	followed  = 2    // starts that are, beside the engine's own choice
 	gain      = 0.99 // what a setting must reach of the time without it to be taken: noise is not written into files
 	passes    = 2    // through the knobs, the second only if the first changed something
 	finalists = 3
@@ -66,18 +66,8 @@ func (s *Search) Run(ctx context.Context) (Found, error) {
 	if len(starts) == 0 {
 		return Found{}, fmt.Errorf("none of the settings to start with works: %s", r.why)
 	}
-	own := s.Space.Starts[0]
 	var ends []config.Settings
-	follow := 0
-	for _, start := range starts {
-		if start.settings == own && len(starts) > 1 {
-			continue // the others are what it may choose from
-		}
-		if follow == followed || start.ms > behind*starts[0].ms {
-			r.pruned++
-			continue
-		}
-		follow++
+	for _, start := range r.follow(starts) {
 		end, err := r.descend(ctx, start.settings)
 		if err != nil {
 			return Found{}, err
@@ -87,6 +77,34 @@ func (s *Search) Run(ctx context.Context) (Found, error) {
 		}
 	}
 	return r.final(ctx, ends)
+}
+
+// follow chooses from the starts that work, which come the fastest first. The engine's own choice is one of the others and
+// is followed under that one's name, so that also those knobs turn that mean something beside it alone; so the others are
+// held against each other, not against it. If it leaves all of them far behind, none of them is what it chose: then it is
+// followed too, before them.
+func (r *run) follow(starts []timed) []timed {
+	own := slices.IndexFunc(starts, func(t timed) bool { return t.settings == r.Space.Starts[0] })
+	if own < 0 || len(starts) == 1 {
+		return r.near(starts)
+	}
+	near := r.near(slices.Delete(slices.Clone(starts), own, own+1))
+	if near[0].ms > behind*starts[own].ms {
+		near = slices.Insert(near, 0, starts[own])
+	}
+	return near
+}
+
+// near are the starts that are not far behind the first.
+func (r *run) near(starts []timed) (list []timed) {
+	for _, start := range starts {
+		if len(list) == followed || start.ms > behind*starts[0].ms {
+			r.pruned++
+			continue
+		}
+		list = append(list, start)
+	}
+	return list
 }
 
 type run struct {

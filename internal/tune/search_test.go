@@ -125,6 +125,92 @@ func TestSearchPrunesStarts(t *testing.T) {
 	}
 }
 
+// orders are all orders of n things.
+func orders(n int) (list [][]int) {
+	if n == 0 {
+		return [][]int{nil}
+	}
+	for _, shorter := range orders(n - 1) {
+		for at := range n {
+			list = append(list, slices.Insert(slices.Clone(shorter), at, n-1))
+		}
+	}
+	return list
+}
+
+// Whichever start is the fastest, by little or by much, also the engine's own choice, and whichever fail: what is best is
+// turned, every knob beside it.
+func TestSearchTurnsWhicheverStartWins(t *testing.T) {
+	kinds := map[string]Kind{
+		"movers":     {Engine: "cuda", Operator: "ag_gemm", M: 512, N: 64, K: 64, Nodes: 1, Ranks: 2, SMs: 2},
+		"algorithms": {Engine: "cpu", Operator: "gemm_ar", M: 64, N: 64, K: 64, Nodes: 1, Ranks: 2, Sums: true, Cores: 2, Algorithms: []string{"two-shot", "one-shot"}},
+		"one start":  {Engine: "cpu", Operator: "ag_gemm", M: 64, N: 64, K: 64, Nodes: 1, Ranks: 2, Cores: 2},
+	}
+	for name, k := range kinds {
+		space, err := NewSpace(k)
+		if err != nil {
+			t.Fatal(err)
+		}
+		startOf := func(s config.Settings) int {
+			return slices.Index(space.Starts, config.Settings{Mover: s.Mover, Algorithm: s.Algorithm})
+		}
+		for _, order := range orders(len(space.Starts)) {
+			for _, apart := range []float64{0, 1.001, 1.1, 1.3, 10} { // each from the next; 0: all but the first fail
+				l := &landscape{ms: func(s config.Settings) float64 {
+					ms := 10.0
+					for range order[startOf(s)] {
+						ms *= apart
+					}
+					if s != space.Starts[startOf(s)] {
+						ms /= 2 // whatever is turned helps
+					}
+					return ms
+				}}
+				best := space.Starts[slices.Index(order, 0)]
+				var steps []string
+				found, err := (&Search{
+					Space: space, Measure: l.measure, Calls: 3, Budget: 20,
+					Say: func(p Progress) { steps = append(steps, p.Step) },
+				}).Run(context.Background())
+				if err != nil {
+					t.Fatal(err)
+				}
+				what := fmt.Sprintf("%s, %s first, others %g apart: steps %q, found %s", name, Describe(best), apart, steps, Describe(found.Settings))
+				if found.Settings == best || found.MS > 5*behind {
+					t.Errorf("%s: it was not turned", what)
+				}
+				for _, want := range []string{space.Knobs[0].Name, "cluster"} {
+					if (want != "cluster" || k.Engine == "cuda") && !slices.Contains(steps, want) {
+						t.Errorf("%s: %s was not tried", what, want)
+					}
+				}
+			}
+		}
+	}
+}
+
+// The engine's own choice is one of the others: it is turned under that one's name, and by itself only if it cannot be one.
+func TestSearchTurnsTheEnginesChoiceUnderItsName(t *testing.T) {
+	for own, want := range map[float64]bool{9: false, 10: false, 8: true} {
+		l := &landscape{ms: func(s config.Settings) float64 {
+			if s.Mover == "" {
+				return own
+			}
+			return 10
+		}}
+		search(t, cudaKind, l, 100)
+		turned := l.tried(func(s config.Settings) bool { return s.Mover == "" && s != (config.Settings{}) }) > 0
+		if turned != want {
+			t.Errorf("at %g ms beside movers at 10 ms it is turned by itself: %v", own, turned)
+		}
+		for _, mover := range []string{"sm", "ce"} {
+			if l.tried(func(s config.Settings) bool { return s.Mover == mover && s.Chunks != 0 }) == 0 {
+				t.Errorf("with the engine's own choice at %g ms, mover %s at 10 ms is not turned", own, mover)
+			}
+		}
+	}
+}
+
 // What is no better than noise is left to the engine.
 func TestSearchKeepsTheEnginesChoice(t *testing.T) {
 	l := &landscape{ms: func(s config.Settings) float64 {
