@@ -1,9 +1,7 @@
 #include "net/verbs.h"
 
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <sys/random.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -11,6 +9,7 @@
 #include <deque>
 
 #include "net/control.h"
+#include "net/rdma_nic.h"
 #include "net/verbs_port.h"
 
 namespace mk::net {
@@ -27,17 +26,6 @@ constexpr uint32_t kCredits = 128;                             // receives per q
 constexpr uint32_t kInlineBytes = 64;
 constexpr int kCqSpare = 16;
 
-// wr_id: kind, queue pair, number of the work request on it. Never 0.
-enum WrKind : uint64_t { kSend = 1, kReceive = 2 };
-constexpr int kQpShift = 40;
-constexpr uint64_t kNumberMask = (uint64_t{1} << kQpShift) - 1;
-uint64_t wr_id(WrKind kind, uint32_t qp, uint64_t number) { return kind << 60 | uint64_t{qp} << kQpShift | (number & kNumberMask); }
-
-struct RemoteMemory {
-  uint64_t base, bytes;
-  uint32_t rkey;
-};
-
 struct Connection {
   Qp* qp = nullptr;
   uint32_t peer = 0, lane = 0, psn = 0, inline_bytes = 0;
@@ -52,19 +40,9 @@ struct Connection {
   uint64_t success_ns = 0;        // when the last completion came
 };
 
-// What a failed registration or creation may be about.
-std::string memlock_hint(int error) {
-  rlimit limit;
-  if (error != ENOMEM || getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "";
-  return format("; at most %llu KiB of memory may be locked (ulimit -l), more may be needed",
-                static_cast<unsigned long long>(limit.rlim_cur / 1024));
-}
-
-class Verbs final : public Nic {
+class Verbs final : public RdmaNic {
  public:
-  Verbs(const Port& port, const mknet_desc& d)
-      : api_(*port.api), port_(port), s_(d.rdma), world_(static_cast<uint32_t>(d.world)), regions_(kRegions), mrs_(kRegions) {
-    s_.devices = s_.library = s_.efa_home = nullptr;  // not ours to keep
+  Verbs(const Port& port, const mknet_desc& d) : RdmaNic(port, d, true) {
     if (s_.timeout == 0) s_.timeout = kDefaultTimeout;
     if (s_.retries == 0) s_.retries = kDefaultRetries;
     depth_ = s_.depth != 0 ? s_.depth : kDefaultDepth;
@@ -72,52 +50,13 @@ class Verbs final : public Nic {
     if (s_.timeout > 31) fail(MKNET_ERROR_ARGUMENT, "a time-out of 4.096 us x 2^%u; the exponent is at most 31", s_.timeout);
     if (depth_ > static_cast<uint32_t>(port.device.max_qp_wr))
       fail(MKNET_ERROR_ARGUMENT, "%s: queue pairs of %u slots; the device has up to %d", port.name.c_str(), depth_, port.device.max_qp_wr);
-    p_.name = port.name;
     p_.ordered = s_.relaxed == 0;
     p_.lanes = s_.qps != 0 ? s_.qps : 1;
     if (p_.lanes > kMaxLanes / kMaxNics) fail(MKNET_ERROR_ARGUMENT, "%u queue pairs per peer and NIC; up to %u can be used", p_.lanes, kMaxLanes / kMaxNics);
     p_.max_write = std::min<uint64_t>(port.attr.max_msg_sz, uint64_t{1} << 30);
     p_.credits = p_.ordered ? 0 : kCredits;
-    if (!(pd_ = api_.alloc_pd(port_.context.get()))) fail(MKNET_ERROR_SYSTEM, "%s: no protection domain: %s", name(), strerror(errno));
-    const int flags = fcntl(port_.context->async_fd, F_GETFL);
-    fcntl(port_.context->async_fd, F_SETFL, flags | O_NONBLOCK);
   }
-  ~Verbs() override {
-    disconnect();
-    for (Mr* mr : mrs_)
-      if (mr != nullptr) api_.dereg_mr(mr);
-    api_.dealloc_pd(pd_);
-  }
-
-  const NicProperties& properties() const override { return p_; }
-
-  void add_region(uint32_t number, const Region& r) override {
-    // Peers get write access to what they write and none to what is sent from. Flags and credits in the inbox are never
-    // relaxed; the heap is only where flags come by immediate.
-    int access = r.writable ? kLocalWrite | kRemoteWrite : 0;
-    const bool relaxed = s_.relaxed != 0 && number != kInbox && number != kOutbox && api_.reg_mr_iova2 != nullptr;
-    if (relaxed) access |= kRelaxedOrdering;
-    Mr* mr = nullptr;
-    const auto address = reinterpret_cast<uint64_t>(r.base);
-    std::string how = "registered";
-    int error = 0;
-    if (r.memory == MKNET_DEVICE && r.fd >= 0 && api_.reg_dmabuf_mr != nullptr) {
-      mr = api_.reg_dmabuf_mr(pd_, r.fd_offset, r.bytes, address, r.fd, access);
-      error = errno;
-      how = "dma-buf";
-    }
-    if (mr == nullptr) {
-      mr = relaxed ? api_.reg_mr_iova2(pd_, r.base, r.bytes, address, static_cast<unsigned>(access)) : api_.reg_mr(pd_, r.base, r.bytes, access);
-      if (r.memory == MKNET_DEVICE) how = error != 0 ? format("peer memory (dma-buf: %s)", strerror(error)) : "peer memory";
-      if (mr == nullptr) error = errno;
-    }
-    if (mr == nullptr)
-      fail(MKNET_ERROR_UNSUPPORTED, "%s: registering %" PRIu64 " bytes of %s memory: %s%s", name(), r.bytes,
-           r.memory == MKNET_DEVICE ? "device" : "host", strerror(error), memlock_hint(error).c_str());
-    if (number == kHeap) how_ = how;
-    regions_[number] = r;
-    mrs_[number] = mr;
-  }
+  ~Verbs() override { disconnect(); }
 
   Blob common(uint64_t job) override {
     if (cq_ == nullptr) make_cq();
@@ -131,8 +70,7 @@ class Verbs final : public Nic {
   // Keys and queue pairs, for one peer only.
   Blob endpoint(uint32_t peer) override {
     BlobWriter w;
-    for (const uint32_t r : {kHeap, kInbox})
-      w.put(RemoteMemory{reinterpret_cast<uint64_t>(regions_[r].base), regions_[r].bytes, mrs_[r]->rkey});
+    put_memory(w);
     for (uint32_t lane = 0; lane < p_.lanes; ++lane) {
       const Connection& c = make_qp(peer, lane);
       w.put(c.qp->qp_num);
@@ -175,10 +113,7 @@ class Verbs final : public Nic {
     for (size_t i = 0; i < n; ++i) fill(*c, writes[i], i + 1 == n, i, wr, sge);
     SendWr* bad = nullptr;
     const int rc = port_.context->ops.post_send(c->qp, wr, &bad);
-    if (rc != 0) {
-      const int error = rc > 0 ? rc : rc == -1 ? errno : -rc;
-      fail(MKNET_ERROR_SYSTEM, "%s: posting %zu writes: %s", path_text(*c).c_str(), n, strerror(error));
-    }
+    if (rc != 0) fail(MKNET_ERROR_SYSTEM, "%s: posting %zu writes: %s", path_text(*c).c_str(), n, strerror(error_of(rc)));
     c->next += n;
     for (size_t i = 0; i < n; ++i) c->posted.push_back(writes[i].id);
     ++signalled_;
@@ -194,13 +129,6 @@ class Verbs final : public Nic {
   }
 
   bool listens() const override { return !p_.ordered; }
-
-  void check() override {
-    const std::string fatal = read_events();
-    if (fatal.empty()) return;
-    poll_device();  // a completion with an error says more
-    fail(MKNET_ERROR_SYSTEM, "%s: the device reports: %s", name(), fatal.c_str());
-  }
 
   void disconnect() override {
     for (Connection& c : connections_)
@@ -237,7 +165,6 @@ class Verbs final : public Nic {
   }
 
  private:
-  const char* name() const { return p_.name.c_str(); }
   PortAddress mine() const { return address_of(port_, s_.pkey); }
   uint32_t mtu_with(const PortAddress& theirs) const { return std::min(port_.mtu, theirs.mtu); }
 
@@ -301,7 +228,7 @@ class Verbs final : public Nic {
   void modify(const Connection& c, QpAttr& a, int mask, const char* state) {
     int rc = api_.modify_qp(c.qp, &a, mask);
     if (rc == 0) return;
-    if (rc < 0) rc = rc == -1 ? errno : -rc;
+    rc = error_of(rc);
     const char* hint = a.qp_state == kQpRtr ? hint_of_rtr(rc) : "";
     fail(MKNET_ERROR_SYSTEM, "%s: queue pair %u to %s: %s (%d)%s%s; GID %s here, %s at rank %u", name(), c.qp->qp_num, state, strerror(rc), rc,
          *hint != '\0' ? ": " : "", hint, text_of(port_.gid.gid).c_str(), text_of(c.theirs.gid).c_str(), c.peer);
@@ -342,10 +269,7 @@ class Verbs final : public Nic {
 
   void fill(Connection& c, const Write& w, bool last, size_t i, SendWr* wr, Sge* sge) {
     const RemoteMemory& there = w.target_region == kInbox ? c.inbox : c.heap;
-    // A bad address would end the queue pair on both sides.
-    if (w.target > there.bytes || w.bytes > there.bytes - w.target || w.bytes > UINT32_MAX)
-      fail(MKNET_ERROR_PEER, "%s: a write of %" PRIu64 " bytes at %" PRIu64 " of %" PRIu64 " is out of bounds", path_text(c).c_str(), w.bytes, w.target,
-           there.bytes);
+    if (!inside(w, there)) refuse(w, there, path_text(c));
     const Region& from = regions_[w.region];
     wr[i] = {};
     wr[i].wr_id = wr_id(kSend, static_cast<uint32_t>(&c - connections_.data()), c.next + i);
@@ -367,10 +291,10 @@ class Verbs final : public Nic {
     RecvWr wr = {wr_id(kReceive, connection, 1), nullptr, nullptr, 0};
     RecvWr* bad = nullptr;
     const int rc = port_.context->ops.post_recv(connections_[connection].qp, &wr, &bad);
-    if (rc != 0) fail(MKNET_ERROR_SYSTEM, "%s: posting a receive: %s", name(), strerror(rc > 0 ? rc : errno));
+    if (rc != 0) fail(MKNET_ERROR_SYSTEM, "%s: posting a receive: %s", name(), strerror(error_of(rc)));
   }
 
-  void poll_device() {
+  void poll_device() override {
     Wc wc[32];
     if (cq_ == nullptr) return;
     const int n = port_.context->ops.poll_cq(cq_, 32, wc);
@@ -384,8 +308,8 @@ class Verbs final : public Nic {
   }
 
   Connection& connection_of(const Wc& wc) {
-    const size_t at = static_cast<size_t>((wc.wr_id >> kQpShift) & 0xfffff);
-    const uint64_t kind = wc.wr_id >> 60;
+    const size_t at = wr_qp(wc.wr_id);
+    const uint64_t kind = wr_kind(wc.wr_id);
     if (at >= connections_.size() || (kind != kSend && kind != kReceive))
       fail(MKNET_ERROR_SYSTEM, "%s: a completion names work %#" PRIx64 ", which was never posted", name(), wc.wr_id);
     return connections_[at];
@@ -393,7 +317,7 @@ class Verbs final : public Nic {
 
   void complete(const Wc& wc) {
     Connection& c = connection_of(wc);
-    if (wc.wr_id >> 60 == kReceive) {
+    if (wr_kind(wc.wr_id) == kReceive) {
       if (wc.opcode != kWcRecvImmediate || (wc.wc_flags & kWcWithImmediate) == 0)
         fail(MKNET_ERROR_PEER, "%s: something without an immediate arrived (opcode %d)", path_text(c).c_str(), wc.opcode);
       Completion a;
@@ -403,9 +327,9 @@ class Verbs final : public Nic {
       receive(static_cast<uint32_t>(&c - connections_.data()));
       return;
     }
-    const uint64_t count = ((wc.wr_id & kNumberMask) - (c.oldest & kNumberMask) + 1) & kNumberMask;
+    const uint64_t count = (wr_number(wc.wr_id) - wr_number(c.oldest) + 1) & kWrNumberMask;
     if (count == 0 || count > c.posted.size())
-      fail(MKNET_ERROR_SYSTEM, "%s: a completion of write %" PRIu64 ", which is not under way", path_text(c).c_str(), wc.wr_id & kNumberMask);
+      fail(MKNET_ERROR_SYSTEM, "%s: a completion of write %" PRIu64 ", which is not under way", path_text(c).c_str(), wr_number(wc.wr_id));
     for (uint64_t i = 0; i < count; ++i) {
       Completion done;
       done.id = c.posted.front();
@@ -434,59 +358,27 @@ class Verbs final : public Nic {
     }
   }
 
-  // Takes the device's events; returns the text of one that ends queue pairs. Those about our port are counted.
-  std::string read_events() {
-    std::string fatal;
-    AsyncEvent e;
-    while (api_.get_async_event(port_.context.get(), &e) == 0) {
-      const int type = e.event_type;
-      const bool of_port = type == kEventPortActive || type == kEventPortError || type == kEventLid || type == kEventPkey || type == kEventGid;
-      const bool other_port = of_port && e.element.port_num != port_.number;
-      api_.ack_async_event(&e);  // `e` means nothing afterwards; unacknowledged, it would block the destruction of its object
-      if (other_port) continue;
-      if (of_port) ++port_events_, last_event_ = api_.event_type_str(type);
-      if (type == kEventCq || type == kEventQpFatal || type == kEventQpRequest || type == kEventQpAccess || type == kEventDeviceFatal)
-        fatal = api_.event_type_str(type);
-    }
-    return fatal;
-  }
-
   [[noreturn]] void explain(const Wc& wc) {
     read_events();
     const Connection& c = connection_of(wc);
-    const std::string events = port_events_ == 0 ? "" : format("; %" PRIu64 " port events, the last: %s", port_events_, last_event_.c_str());
     fail(MKNET_ERROR_PEER, "%s: %s (status %d, vendor %#x) %.3g s after the last success, %" PRIu64 " writes done, %zu under way: %s%s",
          path_text(c).c_str(), api_.wc_status_str(wc.status), wc.status, wc.vendor_err, static_cast<double>(now_ns() - c.success_ns) / 1e9, c.written,
-         c.posted.size(), hint_of(wc.status), events.c_str());
+         c.posted.size(), hint_of(wc.status), events_text().c_str());
   }
 
-  const Api& api_;
-  const Port port_;
-  mknet_rdma s_;
-  const uint32_t world_;
-  NicProperties p_;
   uint32_t depth_ = 0;
-  Pd* pd_ = nullptr;
   Cq* cq_ = nullptr;
   int64_t cq_room_ = 0, signalled_ = 0;  // completions of sends: room, and under way
-  std::vector<Region> regions_;
-  std::vector<Mr*> mrs_;
   std::vector<Connection> connections_;
   std::vector<int64_t> index_;           // by peer and lane
   std::deque<Completion> ready_;
-  std::string how_;                      // the heap was registered
-  uint64_t port_events_ = 0;
-  std::string last_event_;
 };
 
 }  // namespace
 
 std::vector<std::unique_ptr<Nic>> open_verbs(const mknet_desc& d) {
   const Api& api = load(d.rdma.library);
-  std::vector<Port> ports = find_ports(api, d.rdma);
-  // The EFA backend is for Amazon's: they have no RC.
-  ports.erase(std::remove_if(ports.begin(), ports.end(), [](const Port& p) { return p.device.vendor_id == kVendorAmazon; }), ports.end());
-  if (ports.empty()) fail(MKNET_ERROR_UNSUPPORTED, "the RDMA devices here have no reliable connections (EFA: use the efa backend)");
+  const std::vector<Port> ports = find_ports(api, d.rdma);
   std::vector<std::unique_ptr<Nic>> nics;
   for (size_t i = 0; i < std::min<size_t>(ports.size(), kMaxNics); ++i) nics.push_back(std::make_unique<Verbs>(ports[i], d));
   return nics;

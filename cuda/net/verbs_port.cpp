@@ -2,50 +2,20 @@
 
 #include <arpa/inet.h>
 #include <net/if.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cerrno>
 
 namespace mk::net::verbs {
 
 namespace {
 
-bool is_zero(const Gid& g) { return g.words[0] == 0 && g.words[1] == 0; }
 bool is_link_local(const Gid& g) { return g.raw[0] == 0xfe && (g.raw[1] & 0xc0) == 0x80; }
-bool is_ipv4(const Gid& g) { return g.words[0] == 0 && g.raw[8] == 0 && g.raw[9] == 0 && g.raw[10] == 0xff && g.raw[11] == 0xff; }
 
 // The netdev of a GID is in this network namespace. 0: the device does not say.
 bool is_ours(const GidEntry& e) {
   char name[IF_NAMESIZE];
   return e.ndev_ifindex == 0 || if_indextoname(e.ndev_ifindex, name) != nullptr;
-}
-
-std::string pci_of(const Device* d) {
-  char target[512];
-  const std::string link = std::string(d->ibdev_path) + "/device";
-  const ssize_t n = readlink(link.c_str(), target, sizeof target - 1);
-  if (n <= 0) return "";
-  target[n] = '\0';
-  const char* slash = strrchr(target, '/');
-  return slash != nullptr ? slash + 1 : target;
-}
-
-// mlx5_10 after mlx5_9.
-bool natural_less(const std::string& a, const std::string& b) {
-  for (size_t i = 0, j = 0; i < a.size() && j < b.size();) {
-    if (isdigit(static_cast<unsigned char>(a[i])) && isdigit(static_cast<unsigned char>(b[j]))) {
-      size_t ni, nj;
-      const unsigned long x = std::stoul(a.substr(i, 9), &ni), y = std::stoul(b.substr(j, 9), &nj);
-      if (x != y) return x < y;
-      i += ni, j += nj;
-    } else {
-      if (a[i] != b[j]) return a[i] < b[j];
-      ++i, ++j;
-    }
-  }
-  return a.size() < b.size();
 }
 
 // The GIDs of a port, empty slots left out.
@@ -105,8 +75,9 @@ void choose_pkey(Port& p, uint32_t value) {
 
 // Throws when the port cannot be used.
 void check_port(Port& p, const mknet_rdma& s) {
-  if (p.api->query_port(p.context.get(), p.number, &p.attr) != 0) fail(MKNET_ERROR_SYSTEM, "its port %u cannot be queried", p.number);
   const PortAttr& a = p.attr;
+  if (p.device.vendor_id == kVendorAmazon) fail(MKNET_ERROR_UNSUPPORTED, "it has no reliable connections: use the efa backend");
+  if (p.transport != kTransportInfiniband) fail(MKNET_ERROR_UNSUPPORTED, "it is no device with InfiniBand transport");
   if (a.link_layer != kLinkInfiniband && a.link_layer != kLinkEthernet) fail(MKNET_ERROR_UNSUPPORTED, "its link layer %u is neither InfiniBand nor Ethernet", a.link_layer);
   if (a.link_layer == kLinkInfiniband && (a.state == kPortInit || a.state == kPortArmed || (a.state == kPortActive && a.lid == 0)))
     fail(MKNET_ERROR_UNSUPPORTED, "it has no LID: no subnet manager");
@@ -118,21 +89,7 @@ void check_port(Port& p, const mknet_rdma& s) {
   if (s.mtu != 0) p.mtu = std::min(p.mtu, s.mtu);
 }
 
-bool named(const std::string& list, const std::string& name) { return ("," + list + ",").find("," + name + ",") != std::string::npos; }
-
-// Position in the list of names; rails are numbered by it.
-size_t place(const std::string& list, const std::string& name) { return ("," + list + ",").find("," + name + ","); }
-
 }  // namespace
-
-std::string text_of(const Gid& gid) {
-  char text[INET6_ADDRSTRLEN] = "?";
-  if (is_ipv4(gid))
-    inet_ntop(AF_INET, gid.raw + 12, text, sizeof text);
-  else
-    inet_ntop(AF_INET6, gid.raw, text, sizeof text);
-  return text;
-}
 
 uint32_t mtu_bytes(int code) { return code >= 1 && code <= 5 ? 128u << code : 0; }
 int mtu_code(uint32_t bytes) {
@@ -144,60 +101,7 @@ int mtu_code(uint32_t bytes) {
 std::vector<Port> find_ports(const Api& api, const mknet_rdma& s) {
   if (s.mtu != 0 && mtu_code(s.mtu) == 0) fail(MKNET_ERROR_ARGUMENT, "a path MTU of %u bytes; there are 256, 512, 1024, 2048 and 4096", s.mtu);
   if (s.gid_family != 0 && s.gid_family != 4 && s.gid_family != 6) fail(MKNET_ERROR_ARGUMENT, "address family %u of GIDs; there are 4 and 6", s.gid_family);
-  const std::string wanted = s.devices != nullptr ? s.devices : "";
-  int count = 0;
-  errno = 0;
-  Device** list = api.get_device_list(&count);
-  if (list == nullptr)
-    fail(MKNET_ERROR_UNSUPPORTED, "no RDMA devices: %s", errno == ENOSYS ? "the kernel has no ib_uverbs module loaded" : strerror(errno));
-  std::vector<Device*> devices(list, list + count);
-  std::vector<std::pair<std::string, Device*>> sorted;
-  for (Device* d : devices) sorted.emplace_back(pci_of(d) + "/" + d->name, d);
-  std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return natural_less(a.first, b.first); });
-  std::vector<Port> ports;
-  std::string passed;  // and why
-  const auto pass = [&](const std::string& name, const std::string& why) { passed += (passed.empty() ? "" : "; ") + name + ": " + why; };
-  for (const auto& [_, d] : sorted) {
-    if (d->transport_type != kTransportInfiniband) {
-      pass(d->name, "it is no device with InfiniBand transport");
-      continue;
-    }
-    errno = 0;
-    Context* opened = api.open_device(d);
-    if (opened == nullptr) {
-      pass(d->name, format("it cannot be opened (%s); is its /dev/infiniband file here and allowed?", strerror(errno)));
-      continue;
-    }
-    std::shared_ptr<Context> context(opened, [&api](Context* c) { api.close_device(c); });
-    Port p;
-    p.api = &api;
-    p.context = context;
-    if (api.query_device(opened, &p.device) != 0) {
-      pass(d->name, "it cannot be queried");
-      continue;
-    }
-    for (uint32_t n = 1; n <= p.device.phys_port_cnt; ++n) {
-      Port port = p;
-      port.number = static_cast<uint8_t>(n);
-      port.name = n == 1 ? d->name : format("%s:%u", d->name, n);
-      if (!wanted.empty() && !named(wanted, port.name) && !named(wanted, format("%s:%u", d->name, n))) continue;
-      try {
-        check_port(port, s);
-        ports.push_back(port);
-      } catch (const Error& e) {
-        pass(port.name, e.what());
-      }
-    }
-  }
-  api.free_device_list(list);
-  if (!wanted.empty()) {
-    std::stable_sort(ports.begin(), ports.end(), [&](const Port& a, const Port& b) { return place(wanted, a.name) < place(wanted, b.name); });
-    const size_t names = 1 + static_cast<size_t>(std::count(wanted.begin(), wanted.end(), ','));
-    if (ports.size() != names)
-      fail(MKNET_ERROR_UNSUPPORTED, "of the NICs %s, %zu can be used%s%s", wanted.c_str(), ports.size(), passed.empty() ? "" : ": ", passed.c_str());
-  }
-  if (ports.empty()) fail(MKNET_ERROR_UNSUPPORTED, "no RDMA device can be used%s%s", passed.empty() ? ": there is none" : ": ", passed.c_str());
-  return ports;
+  return find_ports(api, s.devices, [&s](Port& p) { check_port(p, s); });
 }
 
 PortAddress address_of(const Port& p, uint32_t pkey) {

@@ -1,33 +1,18 @@
-// Which devices, ports and GIDs are used, and what two ports have in common.
+// Backend ibverbs: which ports and GIDs are used, and what two ports have in common.
 #pragma once
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "net/blob.h"
-#include "net/verbs_api.h"
+#include "net/rdma_port.h"
 
 namespace mk::net::verbs {
 
-// A port of an open device. `context` is closed with the last user.
-struct Port {
-  const Api* api = nullptr;
-  std::shared_ptr<Context> context;
-  DeviceAttr device = {};
-  PortAttr attr = {};
-  uint8_t number = 1;
-  std::string name;       // mlx5_0, or mlx5_0:2 for ports after the first
-  uint16_t pkey_index = 0;
-  GidEntry gid = {};      // Ethernet: the chosen one; InfiniBand: index 0
-  uint32_t mtu = 0;       // bytes, of the port and the settings
-};
-
-std::string text_of(const Gid& gid);
 uint32_t mtu_bytes(int code);
 int mtu_code(uint32_t bytes);  // 0: no such MTU
 
-// The ports that the settings name, or all that can be used, in the order of their PCI addresses. Throws UNSUPPORTED,
-// with what was found and why each was passed over, when there is none.
+// The ports for reliable connections, as rdma_port.h's.
 std::vector<Port> find_ports(const Api& api, const mknet_rdma& settings);
 
 // What a peer must know of a port.
