@@ -1,0 +1,1 @@
+../../../cuda/include/mkernel_measure.h

@@ -1,0 +1,1 @@
+../../cuda/net/fifo.h
