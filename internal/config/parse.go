@@ -6,7 +6,6 @@ import (
 	"io"
 	"math"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -15,6 +14,8 @@ import (
 	"github.com/goccy/go-yaml/lexer"
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
+
+	"github.com/mkrun/mkrun/internal/pattern"
 )
 
 // Limits of a file, far above any that people or mkrun tune write, and low enough that any file is refused or read in
@@ -202,7 +203,7 @@ func start(node ast.Node) position {
 }
 
 // number is what people mean as a whole number; what the YAML library takes for a text is out of its range.
-var number = regexp.MustCompile(`^[-+]?(0[xob][0-9a-fA-F_]+|[0-9][0-9_]*)$`)
+var number = pattern.Of(`^[-+]?(0[xob][0-9a-fA-F_]+|[0-9][0-9_]*)$`)
 
 const outOfRange = "a whole number that is out of range"
 
@@ -221,7 +222,7 @@ func describe(node ast.Node) string {
 	case *ast.BoolNode:
 		return fmt.Sprint(n.Value)
 	case *ast.StringNode:
-		if tk := n.GetToken(); tk != nil && tk.Type == token.StringType && number.MatchString(n.Value) {
+		if tk := n.GetToken(); tk != nil && tk.Type == token.StringType && number().MatchString(n.Value) {
 			return outOfRange
 		}
 		return "a text"

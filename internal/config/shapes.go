@@ -4,12 +4,12 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/mkrun/mkrun/configs"
+	"github.com/mkrun/mkrun/internal/pattern"
 	"github.com/mkrun/mkrun/internal/suggest"
 )
 
@@ -94,7 +94,7 @@ func LoadShapes() (*Shapes, error) {
 	return ParseShapes(shapesFile, data)
 }
 
-var modelName = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]*$`)
+var modelName = pattern.Of(`^[a-z0-9][a-z0-9.-]*$`)
 
 // shapesDocument is the document of a catalogue.
 type shapesDocument struct {
@@ -131,7 +131,7 @@ func readShapes(d *document) *Shapes {
 	}
 	for name, m := range f.Models {
 		path := "$.models." + name
-		if !modelName.MatchString(name) {
+		if !modelName().MatchString(name) {
 			d.note(d.position(path), "model name %q: want lower-case letters, digits, '.' and '-'", name)
 		}
 		m.validate(func(field, format string, args ...any) {

@@ -2,13 +2,14 @@ package config
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/mkrun/mkrun/internal/pattern"
 )
 
-var isoDate = regexp.MustCompile(`^\d{4}-\d{2}-\d{2}$`)
+var isoDate = pattern.Of(`^\d{4}-\d{2}-\d{2}$`)
 
 // report takes a field that is wrong, and why.
 type report func(field, format string, args ...any)
@@ -26,7 +27,7 @@ func (e *entry) validate(l limits, wrong report) {
 	case p.Date == "" && p.How != "chosen":
 		wrong("provenance.date", "a %s entry needs its date", p.How)
 	case p.Date == "":
-	case !isoDate.MatchString(p.Date):
+	case !isoDate().MatchString(p.Date):
 		wrong("provenance.date", "date is %q; want YYYY-MM-DD", p.Date)
 	default:
 		if _, err := time.Parse(time.DateOnly, p.Date); err != nil {

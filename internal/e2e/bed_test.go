@@ -220,7 +220,7 @@ func (j *job) waitForStderr(t *testing.T, word string) {
 	}
 }
 
-// onHost lists the processes of a host that are not sshd's or standing agents.
+// onHost lists the processes of a host that are not sshd's, standing agents, or what those have ready for the next launch.
 func onHost(t *testing.T, host string) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -228,12 +228,33 @@ func onHost(t *testing.T, host string) map[string]string {
 		cmdline, err := os.ReadFile("/proc/" + pid + "/cmdline")
 		line := strings.TrimSpace(strings.ReplaceAll(string(cmdline), "\x00", " "))
 		if err != nil || line == "" || strings.HasPrefix(line, "sshd:") || strings.HasPrefix(line, "/usr/sbin/sshd") ||
-			strings.HasPrefix(line, bed.mkrun+" agent --listen") {
+			strings.HasPrefix(line, bed.mkrun+" agent --listen") || ready(pid) || ready(parent(pid)) {
 			continue
 		}
 		found[pid] = line
 	}
 	return found
+}
+
+// ready reports whether a process is an agent that waits for a launch at a standing one. One that waits for the word of a
+// launcher over ssh is not.
+func ready(pid string) bool {
+	comm, err := os.ReadFile("/proc/" + pid + "/comm")
+	if err != nil || string(comm) != "mkrun-waiting\n" {
+		return false
+	}
+	line, err := os.ReadFile("/proc/" + parent(pid) + "/cmdline")
+	return err == nil && strings.HasPrefix(strings.ReplaceAll(string(line), "\x00", " "), bed.mkrun+" agent --listen")
+}
+
+// parent is the number of a process's parent; "0" for one that is gone.
+func parent(pid string) string {
+	stat, err := os.ReadFile("/proc/" + pid + "/stat")
+	if err != nil {
+		return "0"
+	}
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	return fields[1]
 }
 
 // nobody wants that nothing is left on the hosts (all by default) some time after a moment.

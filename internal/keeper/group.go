@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"sync"
 	"syscall"
 	"time"
@@ -22,13 +21,12 @@ var ErrKeeperLost = errors.New("the keeper process died")
 
 // Group is the ranks of one Start. Its methods are safe from any goroutine.
 type Group struct {
-	spec    Spec
-	cmd     *exec.Cmd
-	control *os.File
-	ranks   map[int]*rankOutput // by rank
-	events  chan Event
-	done    chan struct{} // closed when nothing is left
-	err     error         // of Wait; set before done is closed
+	spec   Spec
+	keeper *Spare
+	ranks  map[int]*rankOutput // by rank
+	events chan Event
+	done   chan struct{} // closed when nothing is left
+	err    error         // of Wait; set before done is closed
 
 	sendMu sync.Mutex
 	sender *gob.Encoder
@@ -49,15 +47,8 @@ type rankOutput struct {
 	drained sync.WaitGroup // both pumps ended
 }
 
-// keepers are the live keepers of this process: what is below them is not for a sweep after another
-// keeper's death. Held while a keeper is started and during a sweep, so that neither sees half of the other.
-var keepers = struct {
-	sync.Mutex
-	pids map[int]bool
-}{pids: map[int]bool{}}
-
-// Start starts a keeper with the ranks of spec and makes the calling process a subreaper. It returns when
-// the keeper process runs; how the ranks fare is told by Events. When ctx ends, the group is stopped with spec.Grace.
+// Start gives the ranks of spec to a keeper and makes the calling process a subreaper. How the ranks fare is told by
+// Events. When ctx ends, the group is stopped with spec.Grace.
 func Start(ctx context.Context, spec Spec, sink Sink) (*Group, error) {
 	if len(spec.Ranks) == 0 {
 		return nil, errors.New("start ranks: none given")
@@ -73,10 +64,16 @@ func Start(ctx context.Context, spec Spec, sink Sink) (*Group, error) {
 
 		patience: keeperPatience,
 	}
-	start, err := g.launchKeeper(sink)
+	start, files, err := g.openFiles(sink)
 	if err != nil {
-		return nil, fmt.Errorf("start the keeper %s: %w", spec.Self, err)
+		return nil, err
 	}
+	defer closeAll(files.theirs)
+	if g.keeper, err = spec.Keeper.orPrepare(spec.Self); err != nil {
+		closeAll(files.ours)
+		return nil, err
+	}
+	g.sender = g.keeper.sender
 	for _, r := range g.ranks {
 		for _, p := range r.pumps {
 			r.drained.Go(func() {
@@ -87,7 +84,7 @@ func Start(ctx context.Context, spec Spec, sink Sink) (*Group, error) {
 			})
 		}
 	}
-	g.send(command{Kind: cmdLaunch, Launch: start})
+	g.launch(start, files.passed)
 	unhook := context.AfterFunc(ctx, func() { g.Stop(spec.Grace) })
 	go func() {
 		defer unhook()
@@ -96,80 +93,72 @@ func Start(ctx context.Context, spec Spec, sink Sink) (*Group, error) {
 	return g, nil
 }
 
-// launchKeeper makes the pipes, starts the keeper process and returns what to send it.
-func (g *Group) launchKeeper(sink Sink) (start launch, err error) {
-	var theirs, ours []*os.File // closed here once the keeper has them; on failure
+// groupFiles are the files that the ranks get, or whose other ends they get.
+type groupFiles struct {
+	ours   []*os.File // the pumps'
+	theirs []*os.File // made here for the keeper; closed here once it has them
+	passed []*os.File // to the keeper: theirs and the caller's
+}
+
+// pass returns the place of a file among those that are passed.
+func (f *groupFiles) pass(file *os.File) int {
+	f.passed = append(f.passed, file)
+	return len(f.passed) - 1
+}
+
+// openFiles makes the ranks' pipes, and what to send the keeper.
+func (g *Group) openFiles(sink Sink) (start launch, files groupFiles, err error) {
 	defer func() {
-		closeAll(theirs)
 		if err != nil {
-			closeAll(ours)
+			closeAll(files.theirs)
+			closeAll(files.ours)
 		}
 	}()
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return launch{}, fmt.Errorf("make a socket: %w", err)
-	}
-	theirs = append(theirs, os.NewFile(uintptr(pair[1]), "control"))
-	if err := unix.SetNonblock(pair[0], true); err != nil {
-		return launch{}, errors.Join(err, unix.Close(pair[0]))
-	}
-	g.control = os.NewFile(uintptr(pair[0]), "control")
-	ours = append(ours, g.control)
-
-	files := []*os.File{theirs[0]}
-	inherit := func(f *os.File) (fd int) {
-		files = append(files, f)
-		return controlFD + len(files) - 1
-	}
 	start = launch{Job: g.spec.Job, Generation: g.spec.Generation, AbortGrace: g.spec.AbortGrace}
 	for _, spec := range g.spec.Ranks {
 		if g.ranks[spec.Rank] != nil {
-			return launch{}, fmt.Errorf("rank %d is given twice", spec.Rank)
+			return launch{}, files, fmt.Errorf("rank %d is given twice", spec.Rank)
 		}
 		w := wireRank{Rank: spec.Rank, Argv: spec.Argv, Env: spec.Env, Dir: spec.Dir, Stdin: -1, CPUs: spec.CPUs}
 		out := &rankOutput{tail: stdio.NewTail(g.spec.LastLines)}
 		for _, stream := range []stdio.Stream{stdio.Stdout, stdio.Stderr} {
 			r, spare, wr, err := pipe()
 			if err != nil {
-				return launch{}, fmt.Errorf("make a pipe for rank %d: %w", spec.Rank, err)
+				return launch{}, files, fmt.Errorf("make a pipe for rank %d: %w", spec.Rank, err)
 			}
-			ours, theirs = append(ours, r), append(theirs, spare, wr)
-			w.Readers = append(w.Readers, inherit(spare))
+			files.ours, files.theirs = append(files.ours, r), append(files.theirs, spare, wr)
+			w.Readers = append(w.Readers, files.pass(spare))
 			emit := func(data []byte, at time.Time) { sink.Output(spec.Rank, stream, data, at) }
 			if stream == stdio.Stdout {
-				w.Stdout = inherit(wr)
+				w.Stdout = files.pass(wr)
 				out.pumps = append(out.pumps, stdio.NewPump(r, emit, nil))
 			} else {
-				w.Stderr = inherit(wr)
+				w.Stderr = files.pass(wr)
 				out.pumps = append(out.pumps, stdio.NewPump(r, emit, out.tail))
 			}
 		}
 		if spec.Stdin != nil {
-			w.Stdin = inherit(spec.Stdin)
+			w.Stdin = files.pass(spec.Stdin)
 		}
 		for _, f := range spec.Files {
-			w.Files = append(w.Files, inherit(f))
+			w.Files = append(w.Files, files.pass(f))
 		}
 		g.ranks[spec.Rank] = out
 		start.Ranks = append(start.Ranks, w)
 	}
+	start.Files = len(files.passed)
+	return start, files, nil
+}
 
-	g.cmd = &exec.Cmd{
-		Path:       g.spec.Self,
-		Args:       []string{processName, CommandName},
-		Stderr:     os.Stderr,
-		ExtraFiles: files,
-		// A session of its own: see the package comment. It also keeps the terminal's signals away from ranks.
-		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
+// launch sends the keeper its ranks, and their files before.
+func (g *Group) launch(start launch, files []*os.File) {
+	for len(files) > 0 {
+		n := min(len(files), filesAtOnce)
+		g.keeper.wire.attach(files[:n])
+		g.send(command{Kind: cmdFiles})
+		files = files[n:]
 	}
-	keepers.Lock()
-	defer keepers.Unlock()
-	if err := g.cmd.Start(); err != nil {
-		return launch{}, err
-	}
-	keepers.pids[g.cmd.Process.Pid] = true
-	g.sender = gob.NewEncoder(g.control)
-	return start, nil
+	g.send(command{Kind: cmdLaunch, Launch: start})
 }
 
 // pipe makes a pipe whose reading end has deadlines and whose writing end blocks, as programs expect; spare is
@@ -184,8 +173,8 @@ func pipe() (r, spare, w *os.File, err error) {
 	if err != nil {
 		return nil, nil, nil, errors.Join(err, unix.Close(fds[0]), w.Close())
 	}
-	// Only a file that was made blocking is passed on as it is; os/exec makes others blocking, and all its
-	// descriptors with it.
+	// Only a file that was made blocking is passed on as it is; Fd makes others blocking, and all their
+	// descriptors with them.
 	spare = os.NewFile(uintptr(again), "|0")
 	if err := unix.SetNonblock(fds[0], true); err != nil {
 		return nil, nil, nil, errors.Join(err, unix.Close(fds[0]), spare.Close(), w.Close())
@@ -239,7 +228,7 @@ func (g *Group) expectEnd(within time.Duration) {
 		g.hurry.Stop()
 	}
 	// The error would be that it has ended.
-	g.hurryAt, g.hurry = at, time.AfterFunc(within, func() { _ = g.cmd.Process.Kill() })
+	g.hurryAt, g.hurry = at, time.AfterFunc(within, func() { _ = g.keeper.cmd.Process.Kill() })
 }
 
 // ended stops the clock of expectEnd.
@@ -283,10 +272,10 @@ func (g *Group) run() {
 		deliveries.Go(func() { g.deliver(r) })
 	}
 
-	decoder := gob.NewDecoder(g.control)
+	<-g.keeper.ready
 	for {
 		var r report
-		if decoder.Decode(&r) != nil {
+		if g.keeper.decoder.Decode(&r) != nil {
 			break // the keeper has ended, or must: it sees the socket close
 		}
 		switch r.Kind {
@@ -306,15 +295,11 @@ func (g *Group) run() {
 			finished, left = true, r.Left
 		}
 	}
-	_ = g.control.Close()
-	waitErr := g.cmd.Wait()
-	keepers.Lock()
-	delete(keepers.pids, g.cmd.Process.Pid)
-	keepers.Unlock()
+	waitErr := g.keeper.end()
 	if !finished {
 		var err error
 		left, err = g.afterKeeper(pids, exited, exit, waitErr)
-		g.err = errors.Join(fmt.Errorf("%w (pid %d: %s)", ErrKeeperLost, g.cmd.Process.Pid, exitText(waitErr)), err)
+		g.err = errors.Join(fmt.Errorf("%w (pid %d: %s)", ErrKeeperLost, g.keeper.cmd.Process.Pid, exitText(waitErr)), err)
 	}
 	deliveries.Wait()
 	last.Wait()

@@ -1,6 +1,6 @@
 // Package keeper starts the ranks of one node so that nothing of them can stay behind.
 //
-// An agent starts one keeper process (Start); the keeper starts the ranks (Main). Agent and keeper are
+// An agent starts one keeper process (Prepare, or Start itself); the keeper starts the ranks (Main). Agent and keeper are
 // joined by a socket and are both subreapers: an orphan below the keeper becomes the keeper's child, and
 // when the keeper dies the agent's. Whichever of the two dies, kill -9 included, the other sees the
 // socket close and kills every descendant: grandchildren, daemons and processes in sessions of their own.
@@ -29,7 +29,7 @@ import (
 	"github.com/mkrun/mkrun/internal/stdio"
 )
 
-// CommandName is the hidden subcommand of mkrun whose body is Main: Start runs `<self> keeper`.
+// CommandName is the hidden subcommand of mkrun whose body is Main: Prepare runs `<self> keeper`.
 const CommandName = "keeper"
 
 // The drain limits are how long after a rank's end its output is still read, if processes it left behind
@@ -59,6 +59,7 @@ type Spec struct {
 	AbortGrace time.Duration // between SIGTERM and SIGKILL when the agent dies
 	Grace      time.Duration // between SIGTERM and SIGKILL when Start's context ends
 	Self       string        // path of the mkrun binary
+	Keeper     *Spare        // that was prepared; nil: one is started
 	LastLines  int           // lines of stderr to keep for Exited
 }
 

@@ -71,7 +71,7 @@ func TestKeeperKilled(t *testing.T) {
 	g := start(t, c, shell(0, tree, m), shell(1, tree, m))
 	c.await(0, treeUp...)
 	c.await(1, treeUp...)
-	if err := syscall.Kill(g.cmd.Process.Pid, syscall.SIGKILL); err != nil {
+	if err := syscall.Kill(g.keeper.cmd.Process.Pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	exits := finish(t, g)
@@ -180,7 +180,7 @@ func TestKeeperThatDoesNotObeyIsReplaced(t *testing.T) {
 	g := start(t, c, shell(0, tree))
 	g.patience = 200 * time.Millisecond
 	c.await(0, treeUp...)
-	if err := syscall.Kill(g.cmd.Process.Pid, syscall.SIGSTOP); err != nil {
+	if err := syscall.Kill(g.keeper.cmd.Process.Pid, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 	g.Kill()
@@ -215,12 +215,12 @@ func TestKeeperIsNotCalledAsTheAgent(t *testing.T) {
 	c := newCollector()
 	g := start(t, c, shell(0, "echo up; exec sleep 1000"))
 	c.await(0, "up")
-	p, ok := readProcess(g.cmd.Process.Pid)
-	if !ok || p.Name != processName {
-		t.Errorf("the keeper is called %q, want %q", p.Name, processName)
+	p, ok := readProcess(g.keeper.cmd.Process.Pid)
+	if !ok || p.Name != ProcessName {
+		t.Errorf("the keeper is called %q, want %q", p.Name, ProcessName)
 	}
 	cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.PID))
-	if got, want := string(cmdline), processName+"\x00"+CommandName+"\x00"; err != nil || got != want {
+	if got, want := string(cmdline), ProcessName+"\x00"+CommandName+"\x00"; err != nil || got != want {
 		t.Errorf("command line %q, want %q (%v)", got, want, err)
 	}
 }
@@ -320,7 +320,7 @@ func TestP19OrphansAreReaped(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		below := descendants(table, g.cmd.Process.Pid, func(Process) bool { return false })
+		below := descendants(table, g.keeper.cmd.Process.Pid, func(Process) bool { return false })
 		if len(below) == 1 && !below[0].dead() {
 			break // the rank alone; the test's time-out bounds the wait
 		}

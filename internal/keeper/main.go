@@ -17,9 +17,9 @@ import (
 	"github.com/mkrun/mkrun/internal/stdio"
 )
 
-// processName is what ps, pkill and killall see. It is not the agent's, so that a `pkill -9 mkrun` leaves the
+// ProcessName is what ps, pkill and killall see of a keeper. It is not the agent's, so that a `pkill -9 mkrun` leaves the
 // keeper alive to clean up.
-const processName = "rank-keeper"
+const ProcessName = "rank-keeper"
 
 // Main is the body of the keeper process: it starts the ranks its agent sends and stays until nothing below
 // it is left. It returns the exit status of the process, which nobody but a person running it by hand looks
@@ -42,12 +42,23 @@ func Main(ctx context.Context) int {
 	control := os.NewFile(controlFD, "control")
 	defer control.Close()
 	k.reports = gob.NewEncoder(control)
+	wire := &receiver{fd: controlFD}
 	go func() {
 		defer close(k.commands)
-		for decoder := gob.NewDecoder(control); ; {
+		for decoder := gob.NewDecoder(wire); ; {
 			var c command
 			if decoder.Decode(&c) != nil {
 				return // the agent is gone
+			}
+			switch c.Kind {
+			case cmdReady:
+				// Both ends have now built what (de)codes these messages, before anybody waits for it.
+				k.report(report{Kind: repReady})
+				continue
+			case cmdFiles:
+				continue
+			case cmdLaunch:
+				c.Launch.take(wire)
 			}
 			k.commands <- c
 		}
@@ -80,7 +91,7 @@ func prepare() error {
 		return err
 	}
 	// Only for the eyes of people.
-	_ = os.WriteFile("/proc/self/comm", []byte(processName), 0)
+	_ = os.WriteFile("/proc/self/comm", []byte(ProcessName), 0)
 	return nil
 }
 
@@ -129,6 +140,9 @@ func (k *keeper) start() {
 			fail(i, e)
 		}
 		paths[i] = path
+	}
+	if k.launch.Files < 0 && failed < 0 {
+		fail(0, &execError{stdio.StatusLauncher, "not all files of the ranks could be passed on: more than may be open (ulimit -n)"})
 	}
 	null, err := unix.Open(os.DevNull, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil && failed < 0 {

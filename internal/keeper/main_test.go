@@ -61,7 +61,7 @@ func playAgent(scripts []string) {
 	}
 	for e := range g.Events() {
 		if s, ok := e.(Started); ok {
-			fmt.Printf("started %d %d\n", s.PID, g.cmd.Process.Pid)
+			fmt.Printf("started %d %d\n", s.PID, g.keeper.cmd.Process.Pid)
 		}
 	}
 	fmt.Println("wait", g.Wait())

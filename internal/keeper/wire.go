@@ -11,7 +11,9 @@ const controlFD = 3
 type commandKind uint8
 
 const (
-	cmdLaunch commandKind = iota + 1 // first, once
+	cmdReady  commandKind = iota + 1 // first: nothing is to be done yet
+	cmdFiles                         // before cmdLaunch: comes with descriptors
+	cmdLaunch                        // once
 	cmdSignal
 	cmdStop
 	cmdKill
@@ -30,10 +32,12 @@ type launch struct {
 	Job        string
 	Generation uint32
 	AbortGrace time.Duration
+	Files      int // descriptors that were sent before
 	Ranks      []wireRank
 }
 
-// wireRank is a RankSpec whose files are numbers of descriptors that the keeper inherited.
+// wireRank is a RankSpec whose files are places among the descriptors that were sent and, once the keeper has
+// them, their numbers there.
 type wireRank struct {
 	Rank           int
 	Argv, Env      []string
@@ -48,7 +52,8 @@ type wireRank struct {
 type reportKind uint8
 
 const (
-	repStarted reportKind = iota + 1
+	repReady reportKind = iota + 1 // first: waits for its ranks
+	repStarted
 	repExited
 	repDone // nothing is left, except Left
 )

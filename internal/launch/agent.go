@@ -37,6 +37,10 @@ func Agent(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "mkrun agent: saying that it is there: %v\n", err)
 		return stdio.StatusLauncher
 	}
+	nameProcess("mkrun-waiting")
+	a := &agent{incarnation: rand.Uint64() | 1}
+	defer func() { a.keeper.Close() }()
+	a.keeper, _ = keeper.Prepare(selfBinary) // while the launcher answers; if it fails the ranks' start tries again, and tells
 	cfg, secret, err := readAgentConfig(stdin)
 	if err != nil {
 		fmt.Fprintf(stderr, "mkrun agent: %v\n", err)
@@ -63,7 +67,7 @@ func Agent(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer) int {
 			log.Warn("cleaning up", "error", err)
 		}
 	}
-	_ = os.WriteFile("/proc/self/comm", []byte("mkrun-agent"), 0) // only for the eyes of people
+	nameProcess("mkrun-agent")
 	select {
 	case err := <-parent:
 		if err != nil {
@@ -73,13 +77,16 @@ func Agent(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer) int {
 	case <-ctx.Done():
 		return stdio.StatusLauncher
 	}
-	a := &agent{cfg: cfg, log: log, incarnation: rand.Uint64() | 1}
+	a.cfg, a.log = cfg, log
 	if err := a.run(ctx, secret); err != nil {
 		log.Error("agent ends", "error", err)
 		return stdio.StatusLauncher
 	}
 	return 0
 }
+
+// nameProcess names this process for the eyes of people.
+func nameProcess(name string) { _ = os.WriteFile("/proc/self/comm", []byte(name), 0) }
 
 type agent struct {
 	cfg         AgentConfig
@@ -88,6 +95,7 @@ type agent struct {
 	link        *session.AgentLink
 	pool        *pool
 	relay       *relay                         // nil: nobody reports here
+	keeper      *keeper.Spare                  // for ranks that have none yet; nil: one has to be started
 	crew        *crew                          // of the generation that the parent announced last; nil before the first
 	port        *portLease                     // for the first node's ranks
 	look        func() (*topology.Node, error) // at this node, once
@@ -192,7 +200,7 @@ func (a *agent) serve(ctx context.Context) error {
 // obey acts on one message of the parent; done means that it was the last.
 func (a *agent) obey(ctx context.Context, m *pb.ToAgent) (done bool, err error) {
 	if r := m.GetRoster(); r != nil {
-		if err := a.newCrew(r.GetGeneration()); err != nil {
+		if err := a.newCrew(ctx, r.GetGeneration()); err != nil {
 			return false, err
 		}
 	}
@@ -272,12 +280,13 @@ func (a *agent) generation() uint32 {
 }
 
 // newCrew makes room for the ranks of a generation, of which those before it have ended.
-func (a *agent) newCrew(generation uint32) error {
+func (a *agent) newCrew(ctx context.Context, generation uint32) error {
 	if a.crew != nil {
 		if generation != a.crew.generation+1 || !a.crew.over {
 			return fmt.Errorf("the parent broke the protocol: a roster of generation %d while generation %d runs", generation, a.crew.generation)
 		}
 		a.crew.close()
+		a.look = sync.OnceValues(func() (*topology.Node, error) { return look(ctx) }) // what holds its GPUs, and their health, has changed
 	}
 	a.crew = &crew{generation: generation, server: session.NewRankServer(a.link, session.RankServerConfig{
 		Build: version.Get().BuildID(), Node: a.cfg.Node, Log: a.log,

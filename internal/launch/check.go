@@ -36,6 +36,9 @@ type checkLook struct {
 	Output  string      `json:"output,omitempty"` // --output-dir
 	Address string      `json:"address"`          // of the node
 	Nonce   []byte      `json:"nonce"`            // that packets begin with
+	Ranks   int         `json:"ranks"`            // of the node
+	Visible string      `json:"visible"`          // their CUDA_VISIBLE_DEVICES, as far as the job sets it
+	Session bool        `json:"session"`          // they are an operator's
 }
 
 type echoTarget struct {
@@ -134,14 +137,20 @@ func (c *checker) look(ctx context.Context, q *checkLook, inherit bool) checkRep
 	for _, g := range seen.GPUs {
 		r.GPUs = append(r.GPUs, g.Name)
 	}
-	if machine, err := packedMachine(ctx); err != nil {
-		bad("topology", doctor.Warn, "", "not compared with the other nodes: %v", err)
-	} else {
-		r.Machine = machine
-	}
 	env := q.Env
 	if inherit {
 		env = overlay(BaseEnv(os.Environ()), env)
+		if q.Visible == "" {
+			q.Visible = lookupEnv(env, visibleDevices)
+		}
+	}
+	machine, err := look(ctx)
+	if err == nil {
+		r.Findings = append(r.Findings, heldGPUs(machine, q)...)
+		r.Machine, err = machine.Pack()
+	}
+	if err != nil {
+		bad("topology", doctor.Warn, "", "not compared with the other nodes: %v", err)
 	}
 	if len(q.Argv) > 0 {
 		if err := keeper.CheckProgram(q.Argv, env, q.Dir); err != nil {
@@ -156,7 +165,7 @@ func (c *checker) look(ctx context.Context, q *checkLook, inherit bool) checkRep
 		}
 	}
 	var conn net.PacketConn
-	err := q.Ports.Try(func(port int) (err error) {
+	err = q.Ports.Try(func(port int) (err error) {
 		conn, err = new(net.ListenConfig).ListenPacket(ctx, "udp", net.JoinHostPort(q.Address, strconv.Itoa(port)))
 		return err
 	})

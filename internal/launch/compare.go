@@ -1,21 +1,11 @@
 package launch
 
 import (
-	"context"
 	"fmt"
 
 	"github.com/mkrun/mkrun/internal/doctor"
 	"github.com/mkrun/mkrun/internal/topology"
 )
-
-// packedMachine is what this node is made of, for the head.
-func packedMachine(ctx context.Context) ([]byte, error) {
-	n, err := look(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return n.Pack()
-}
 
 // topologyChecks compare what the nodes are made of: a node that differs from the others, rails that do not match, and
 // what is broken by itself makes jobs slow that no single node's check explains.

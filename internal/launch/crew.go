@@ -115,6 +115,7 @@ func (c *crew) begin(ctx context.Context, a *agent, start *pb.Start) error {
 		abandon()
 		return err
 	}
+	spec.Keeper, a.keeper = a.keeper, nil
 	// The group outlives ctx: when the agent ends, end sees to it.
 	if c.group, err = keeper.Start(context.WithoutCancel(ctx), spec, c); err != nil {
 		abandon()

@@ -82,9 +82,9 @@ func (j *Job) RankVariables(rank int, attempt Attempt) []Variable {
 	list = append(list, j.pmiVariables(rank)...)
 	list = append(list, j.compatVariables(rank)...)
 	if j.RankGPUs != nil {
-		list = append(list, Variable{"CUDA_VISIBLE_DEVICES", j.RankGPUs[rank], "the GPUs of this operator's ranks here, in their order"})
+		list = append(list, Variable{visibleDevices, j.RankGPUs[rank], "the GPUs of this operator's ranks here, in their order"})
 	} else if gpus := j.HostGPUs(node); gpus != "" {
-		list = append(list, Variable{"CUDA_VISIBLE_DEVICES", gpus, "what --gpus, --include or --exclude left of this node's GPUs"})
+		list = append(list, Variable{visibleDevices, gpus, "what --gpus, --include or --exclude left of this node's GPUs"})
 	}
 	return list
 }

@@ -130,7 +130,7 @@ func (c *crew) place(ranks []keeper.RankSpec) error {
 	visible := make([]string, len(ranks))
 	sessions := make([]bool, len(ranks))
 	for i, r := range ranks {
-		visible[i] = lookupEnv(r.Env, "CUDA_VISIBLE_DEVICES")
+		visible[i] = lookupEnv(r.Env, visibleDevices)
 		sessions[i] = start.GetRanks()[i].GetSession()
 	}
 	seats, notices, err := seatRanks(node, start, visible, sessions)
@@ -144,11 +144,14 @@ func (c *crew) place(ranks []keeper.RankSpec) error {
 			ranks[i].Env = overlay(ranks[i].Env, []string{EnvNICs + "=" + strings.Join(s.nics, ",")})
 		}
 		if s.visible != "" {
-			ranks[i].Env = overlay(ranks[i].Env, []string{"CUDA_VISIBLE_DEVICES=" + s.visible})
+			ranks[i].Env = overlay(ranks[i].Env, []string{visibleDevices + "=" + s.visible})
 		}
 	}
 	for _, n := range notices {
 		c.notice(n)
+	}
+	for _, h := range holdersOf(node, seats, procFiles) {
+		c.notice(h.text() + ": " + h.action())
 	}
 	return nil
 }
@@ -218,7 +221,7 @@ func CountGPUs(ctx context.Context, list string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	return countGPUs(node, list, os.Getenv("CUDA_VISIBLE_DEVICES"))
+	return countGPUs(node, list, os.Getenv(visibleDevices))
 }
 
 func countGPUs(node *topology.Node, list, visible string) (int, error) {

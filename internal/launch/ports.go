@@ -44,7 +44,7 @@ func leasePort(ctx context.Context, within ports.Range) (*portLease, error) {
 	from := leasablePorts(low, high)
 	var last error
 	for range portTries {
-		port := from[rand.IntN(len(from))]
+		port := from.at(rand.IntN(from.len()))
 		lease, err := tryLease(ctx, port)
 		if err == nil {
 			return lease, nil
@@ -57,16 +57,38 @@ func leasePort(ctx context.Context, within ports.Range) (*portLease, error) {
 	return nil, fmt.Errorf("looking for a free port: none of %d tried: %w", portTries, last)
 }
 
-// leasablePorts lists the ports to choose from: those outside the range for connections or, where that has them all, any.
-func leasablePorts(low, high int) []int {
-	var all, outside []int
-	for port := firstLeasedPort; port <= lastPort; port++ {
-		if port >= firstNodePort && port <= lastNodePort {
-			continue
+// portSet is some ranges of ports.
+type portSet []ports.Range
+
+func (s portSet) len() (n int) {
+	for _, r := range s {
+		n += r.Last - r.First + 1
+	}
+	return n
+}
+
+// at is the i-th port, from 0.
+func (s portSet) at(i int) int {
+	for _, r := range s {
+		if n := r.Last - r.First + 1; i >= n {
+			i -= n
+		} else {
+			return r.First + i
 		}
-		all = append(all, port)
-		if port < low || port > high {
-			outside = append(outside, port)
+	}
+	return 0
+}
+
+// leasablePorts are the ports to choose from: those outside the range for connections or, where that has them all, any.
+func leasablePorts(low, high int) portSet {
+	all := portSet{{First: firstLeasedPort, Last: firstNodePort - 1}, {First: lastNodePort + 1, Last: lastPort}}
+	var outside portSet
+	for _, r := range all {
+		if below := (ports.Range{First: r.First, Last: min(r.Last, low-1)}); below.First <= below.Last {
+			outside = append(outside, below)
+		}
+		if above := (ports.Range{First: max(r.First, high+1), Last: r.Last}); above.First <= above.Last {
+			outside = append(outside, above)
 		}
 	}
 	if outside == nil {

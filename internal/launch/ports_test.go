@@ -69,8 +69,16 @@ func TestLeasablePorts(t *testing.T) {
 		{1024, 15000, 20000, 65535, 45536 - 2768},
 	} {
 		got := leasablePorts(tt.low, tt.high)
-		if len(got) != tt.count || got[0] != tt.first || got[len(got)-1] != tt.last {
-			t.Errorf("%d to %d: %d ports from %d to %d, want %d from %d to %d", tt.low, tt.high, len(got), got[0], got[len(got)-1], tt.count, tt.first, tt.last)
+		if n := got.len(); n != tt.count || got.at(0) != tt.first || got.at(n-1) != tt.last {
+			t.Errorf("%d to %d: %d ports from %d to %d, want %d from %d to %d", tt.low, tt.high, n, got.at(0), got.at(n-1), tt.count, tt.first, tt.last)
+		}
+		for i, seen := 0, map[int]bool{}; i < got.len(); i++ {
+			port := got.at(i)
+			inside := port >= tt.low && port <= tt.high && tt.count != 45536-2768
+			if seen[port] || inside || port < firstLeasedPort || port >= firstNodePort && port <= lastNodePort {
+				t.Fatalf("%d to %d: port %d", tt.low, tt.high, port)
+			}
+			seen[port] = true
 		}
 	}
 }

@@ -93,9 +93,11 @@ func (m *machine) lookOrders() []order {
 	_, _ = rand.Read(nonce) // never fails
 	orders := make([]order, 0, len(m.nodes))
 	for node := range m.nodes {
-		look := checkLook{Dir: m.job.Dir, Output: m.job.OutputDir, Address: m.job.Hosts[node].Address, Ports: m.job.Ports, Nonce: nonce}
+		env := m.job.rankEnv(m.job.World.RankAt(node, 0), Attempt{})
+		look := checkLook{Dir: m.job.Dir, Output: m.job.OutputDir, Address: m.job.Hosts[node].Address, Ports: m.job.Ports, Nonce: nonce,
+			Ranks: m.job.World.PPN[node], Visible: lookupEnv(env, visibleDevices), Session: m.job.Session}
 		if !m.job.Session {
-			look.Argv, look.Env = m.job.Argv, m.job.rankEnv(m.job.World.RankAt(node, 0), Attempt{})
+			look.Argv, look.Env = m.job.Argv, env
 		}
 		orders = append(orders, checkOrder(node, checkRequest{Look: &look}))
 	}

@@ -38,7 +38,7 @@ func (j *Job) preview(n *topology.Node) (places []*RankPlace, notices []string, 
 		var sessions []bool
 		for local := range j.World.PPN[node] {
 			start.Ranks = append(start.Ranks, &pb.RankSpec{LocalRank: int32(local), Session: j.Session})
-			visible = append(visible, lookupEnv(j.rankEnv(j.World.RankAt(node, local), Attempt{}), "CUDA_VISIBLE_DEVICES"))
+			visible = append(visible, lookupEnv(j.rankEnv(j.World.RankAt(node, local), Attempt{}), visibleDevices))
 			sessions = append(sessions, j.Session)
 		}
 		seats, said, err := seatRanks(n, start, visible, sessions)

@@ -11,11 +11,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"sync"
 	"syscall"
 
+	"github.com/mkrun/mkrun/internal/pattern"
 	"github.com/mkrun/mkrun/internal/session"
 )
 
@@ -36,7 +36,7 @@ const stageScript = `umask 077; d="${TMPDIR:-/tmp}/%s"; mkdir "$d" || exit 125; 
 	`echo "the copy differs from what was sent" >&2; fi; rm -rf "$d"; exit 125`
 
 // safePath is a path that every shell reads as one word.
-var safePath = regexp.MustCompile(`^/[A-Za-z0-9/._+-]+$`)
+var safePath = pattern.Of(`^/[A-Za-z0-9/._+-]+$`)
 
 // selfDigest is the digest of this program.
 var selfDigest = sync.OnceValues(func() (string, error) {
@@ -76,7 +76,7 @@ func (s *sshStarter) stage(ctx context.Context, target, name string) (string, er
 		return "", e
 	case !found || !whole:
 		return "", &sshError{text: "copying mkrun there (--copy-self): its shell does not say where it is"}
-	case !safePath.MatchString(dir) || filepath.Base(dir) != name:
+	case !safePath().MatchString(dir) || filepath.Base(dir) != name:
 		return "", &sshError{text: fmt.Sprintf("copying mkrun there (--copy-self): shells differ in how they read the path %q; set TMPDIR there", dir)}
 	}
 	return dir, nil

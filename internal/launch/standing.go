@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"sync"
@@ -45,7 +44,8 @@ func DefaultSecretFile() (string, error) {
 }
 
 // Stand waits for launches until ctx is done. Whoever has the pool's secret is its user, and gets agents that run as
-// the user of this process: one process for each launch, as if started over ssh.
+// the user of this process: one process for each launch, as if started over ssh. One is always up already, and waits
+// for what it will be told.
 func Stand(ctx context.Context, listener net.Listener, secret session.Secret, log *slog.Logger) error {
 	pool, err := session.ListenPool(secret, session.Identity{Role: session.RoleStanding, Node: -1}, listener, log)
 	if err != nil {
@@ -53,6 +53,9 @@ func Stand(ctx context.Context, listener net.Listener, secret session.Secret, lo
 	}
 	stop := context.AfterFunc(ctx, func() { _ = pool.Close() })
 	defer stop()
+	var spares spareAgents
+	spares.renew()
+	defer spares.close()
 	var launches sync.WaitGroup
 	defer launches.Wait()
 	places := make(chan struct{}, standingJobs)
@@ -76,50 +79,43 @@ func Stand(ctx context.Context, listener net.Listener, secret session.Secret, lo
 		launches.Go(func() {
 			defer func() { <-places }()
 			log.Info("launch begins", "from", conn.RemoteAddr().String())
-			err := serveLaunch(ctx, conn)
+			err := serveLaunch(ctx, conn, &spares)
 			log.Info("launch ended", "from", conn.RemoteAddr().String(), "error", err)
 		})
 	}
 }
 
-// serveLaunch runs an agent whose stdin, stdout and stderr are a connection. The end of either is the end of the other.
-func serveLaunch(ctx context.Context, conn session.PoolConn) error {
+// serveLaunch gives a connection to an agent as its stdin, stdout and stderr. The end of either is the end of the other.
+func serveLaunch(ctx context.Context, conn session.PoolConn, spares *spareAgents) error {
 	defer func() { _ = conn.Close() }()
-	cmd := exec.Command(selfBinary, AgentCommand)
-	cmd.Args[0] = "mkrun"
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		return err
-	}
-	reader, writer, err := os.Pipe()
-	if err != nil {
-		return err
-	}
-	defer func() { _ = reader.Close() }()
-	cmd.Stdout, cmd.Stderr = writer, writer
-	err = cmd.Start()
-	_ = writer.Close()
+	agent, err := spares.take()
 	if err != nil {
 		return fmt.Errorf("starting an agent: %w", err)
 	}
-	stop := context.AfterFunc(ctx, func() { _ = stdin.Close() }) // a standing agent that ends takes its agents with it
+	defer agent.release()
+	renew := time.AfterFunc(spareDelay, spares.renew) // another process that comes up would slow this launch's start
+	defer func() {
+		if renew.Stop() {
+			spares.renew()
+		}
+	}()
+	stop := context.AfterFunc(ctx, func() { _ = agent.stdin.Close() }) // a standing agent that ends takes its agents with it
 	defer stop()
 	go func() {
-		_, _ = io.Copy(stdin, conn)
-		_ = stdin.Close()
+		_, _ = io.Copy(agent.stdin, conn)
+		_ = agent.stdin.Close()
 	}()
 	said := make(chan struct{})
 	go func() {
 		defer close(said)
-		_, _ = io.Copy(conn, reader)
+		_, _ = io.Copy(conn, agent.output)
 	}()
-	err = cmd.Wait()
+	<-agent.ended
 	select {
 	case <-said:
 	case <-time.After(outputDelay):
 	}
-	return err
+	return agent.err
 }
 
 // standingStarter gives work to agents that stand already.

@@ -5,9 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/mkrun/mkrun/internal/pattern"
 )
 
 // ListedShape is one of several shapes that an operator is run with.
@@ -32,20 +33,20 @@ func (s ListedShape) Of(r Request) Request {
 }
 
 var (
-	sizesForm = regexp.MustCompile(`^(\d+)[x,](\d+)[x,](\d+)$`)
-	layerForm = regexp.MustCompile(`^([^@]+)@(\d+)$`)
+	sizesForm = pattern.Of(`^(\d+)[x,](\d+)[x,](\d+)$`)
+	layerForm = pattern.Of(`^([^@]+)@(\d+)$`)
 )
 
 // ParseShape reads MxNxK or LAYER@TOKENS, such as 8192x1024x8192 or llama3-8b/mlp-up/tp4@128.
 func ParseShape(text string) (ListedShape, error) {
-	if m := layerForm.FindStringSubmatch(text); m != nil {
+	if m := layerForm().FindStringSubmatch(text); m != nil {
 		tokens, err := strconv.ParseInt(m[2], 10, 64)
 		if err != nil || tokens < 1 {
 			return ListedShape{}, fmt.Errorf("shape %q: %s is not a number of tokens", text, m[2])
 		}
 		return ListedShape{Layer: m[1], Tokens: tokens}, nil
 	}
-	m := sizesForm.FindStringSubmatch(text)
+	m := sizesForm().FindStringSubmatch(text)
 	if m == nil {
 		return ListedShape{}, fmt.Errorf("shape %q: want MxNxK or LAYER@TOKENS, such as 8192x1024x8192 or llama3-8b/mlp-up/tp4@128", text)
 	}
@@ -68,7 +69,7 @@ const maxShapes = 1000
 func ParseShapes(values []string) ([]ListedShape, error) {
 	var list []ListedShape
 	for _, value := range values {
-		if sizesForm.MatchString(value) || strings.Contains(value, "@") {
+		if sizesForm().MatchString(value) || strings.Contains(value, "@") {
 			s, err := ParseShape(value)
 			if err != nil {
 				return nil, err

@@ -1,6 +1,8 @@
 package session
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
 	"crypto/hkdf"
 	"crypto/rand"
 	"crypto/sha256"
@@ -81,6 +83,24 @@ func (s Secret) derive(purpose, job string) ([]byte, error) {
 	}
 	return key, nil
 }
+
+// signingKey makes a key to sign with, the same in every process.
+func (s Secret) signingKey(purpose, job string) (*ecdsa.PrivateKey, error) {
+	for try := 1; ; try++ {
+		number, err := s.derive(fmt.Sprintf("%s %d", purpose, try), job)
+		if err != nil {
+			return nil, err
+		}
+		if key, err := ecdsa.ParseRawPrivateKey(elliptic.P256(), number); err == nil {
+			return key, nil
+		} else if try == signingTries {
+			return nil, fmt.Errorf("deriving the %s key: %w", purpose, err)
+		}
+	}
+}
+
+// signingTries bounds them: one number of four thousand million is none of the curve's.
+const signingTries = 8
 
 const redacted = "[secret]"
 

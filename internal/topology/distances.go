@@ -77,7 +77,7 @@ func moved(a, b *Eval) []Difference {
 
 // whereOf is how differences call a column of a matrix.
 func whereOf(column string) string {
-	if m := gpuName.FindStringSubmatch(column); m != nil {
+	if m := gpuName().FindStringSubmatch(column); m != nil {
 		return "gpu " + m[1]
 	}
 	return fmt.Sprintf("nic %s", column)

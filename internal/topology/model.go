@@ -186,6 +186,13 @@ type GPU struct {
 	Health   *GPUHealth  `json:"state"`
 	Xids     map[int]int `json:"xids"` // errors in the kernel's log by their number; null if it could not be read
 	Prov     Provenance  `json:"provenance"`
+	Holders  []Holder    `json:"-"` // of the moment, not of the machine: no record has them
+}
+
+// Holder is a process that computes on a GPU.
+type Holder struct {
+	PID    int    // as the driver tells it: in a container it may be a number of the host's
+	Memory uint64 // bytes of the GPU's; 0 if not told
 }
 
 // LinkPeer is what an NVLink ends at.
@@ -228,8 +235,9 @@ type Fabric struct {
 
 // MIG is one instance of a partitioned GPU: no peers, no NVLink, affinity of the parent.
 type MIG struct {
-	UUID string `json:"uuid"`
-	Name string `json:"name"`
+	UUID    string   `json:"uuid"`
+	Name    string   `json:"name"`
+	Holders []Holder `json:"-"` // as those of a GPU
 }
 
 // GPUHealth is what NVML says about a GPU's condition.

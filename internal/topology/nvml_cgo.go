@@ -100,6 +100,9 @@ func nvmlDevice(lib nvml.Interface, d nvml.Device, index int, fabric fabricAsker
 	g.Fabric = nvmlFabric(lib, d, fabric)
 	g.MIG = nvmlMIG(d)
 	g.Health = nvmlHealth(d)
+	if g.MIG == nil { // else its instances are held, each by its own processes
+		g.Holders = nvmlHolders(d)
+	}
 	return g, true
 }
 
@@ -280,7 +283,26 @@ func nvmlMIG(d nvml.Device) []MIG {
 		if v, ret := m.GetName(); ret == nvml.SUCCESS {
 			mig.Name = v
 		}
+		mig.Holders = nvmlHolders(m)
 		list = append(list, mig)
+	}
+	return list
+}
+
+// nvmlHolders lists the processes that compute on a GPU or an instance of one.
+func nvmlHolders(d nvml.Device) []Holder {
+	processes, ret := d.GetComputeRunningProcesses()
+	if ret != nvml.SUCCESS {
+		return nil
+	}
+	const unknown = ^uint64(0)
+	var list []Holder
+	for _, p := range processes {
+		h := Holder{PID: int(p.Pid), Memory: p.UsedGpuMemory}
+		if h.Memory == unknown {
+			h.Memory = 0
+		}
+		list = append(list, h)
 	}
 	return list
 }

@@ -61,6 +61,9 @@ func fakeGPU(bus uint32) *mock.Device {
 		GetTotalEccErrorsFunc: func(nvml.MemoryErrorType, nvml.EccCounterType) (uint64, nvml.Return) {
 			return 2, nvml.SUCCESS
 		},
+		GetComputeRunningProcessesFunc: func() ([]nvml.ProcessInfo, nvml.Return) {
+			return []nvml.ProcessInfo{{Pid: 4711, UsedGpuMemory: 1 << 30}, {Pid: 4712, UsedGpuMemory: ^uint64(0)}}, nvml.SUCCESS
+		},
 		GetCurrentClocksThrottleReasonsFunc: func() (uint64, nvml.Return) { return 0x41, nvml.SUCCESS },
 	}
 }
@@ -87,9 +90,10 @@ func TestReadNVML(t *testing.T) {
 	}
 	got := s.GPUs[0]
 	want := nvmlGPU{GPU: GPU{BDF: "0000:18:00.0", PCI: -1, CUDA: -1, Module: 3, Name: "NVIDIA H200", UUID: "GPU-1", Vendor: vendorNVIDIA, Device: 0x2335, SM: 90, MaxLinks: 18,
-		Links:  []NVLink{{Peer: PeerSwitch, Count: 17, Down: 1}},
-		Fabric: &Fabric{State: "completed", Status: "insufficient resources", Cluster: "01000000000000000000000000000000", Clique: 4, Health: []string{"degraded bandwidth", "insufficient NVLinks"}},
-		Health: &GPUHealth{ECC: true, Uncorrected: 2, Throttle: []string{"hardware thermal slowdown"}}}, Gen: 1, Width: 16, MaxGen: 5, MaxWidth: 16}
+		Links:   []NVLink{{Peer: PeerSwitch, Count: 17, Down: 1}},
+		Fabric:  &Fabric{State: "completed", Status: "insufficient resources", Cluster: "01000000000000000000000000000000", Clique: 4, Health: []string{"degraded bandwidth", "insufficient NVLinks"}},
+		Health:  &GPUHealth{ECC: true, Uncorrected: 2, Throttle: []string{"hardware thermal slowdown"}},
+		Holders: []Holder{{PID: 4711, Memory: 1 << 30}, {PID: 4712}}}, Gen: 1, Width: 16, MaxGen: 5, MaxWidth: 16}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
@@ -109,5 +113,30 @@ func TestLinkStatesBeforeHopper(t *testing.T) {
 		if links, most := nvmlLinks(d, sm); most != 12 || len(links) != 1 || links[0].Count != 12 || links[0].Down != 0 {
 			t.Errorf("sm %d: %+v of %d", sm, links, most)
 		}
+	}
+}
+
+// With MIG on, processes hold an instance, not the GPU.
+func TestHoldersOfInstances(t *testing.T) {
+	d := fakeGPU(0x18)
+	d.GetMigModeFunc = func() (int, int, nvml.Return) { return nvml.DEVICE_MIG_ENABLE, 0, nvml.SUCCESS }
+	d.GetMaxMigDeviceCountFunc = func() (int, nvml.Return) { return 3, nvml.SUCCESS }
+	d.GetMigDeviceHandleByIndexFunc = func(i int) (nvml.Device, nvml.Return) {
+		if i == 2 {
+			return nil, nvml.ERROR_NOT_FOUND
+		}
+		return &mock.Device{
+			GetUUIDFunc: func() (string, nvml.Return) { return []string{"MIG-a", "MIG-b"}[i], nvml.SUCCESS },
+			GetNameFunc: func() (string, nvml.Return) { return "", nvml.ERROR_NOT_SUPPORTED },
+			GetComputeRunningProcessesFunc: func() ([]nvml.ProcessInfo, nvml.Return) {
+				return [][]nvml.ProcessInfo{nil, {{Pid: 5}}}[i], []nvml.Return{nvml.ERROR_NO_PERMISSION, nvml.SUCCESS}[i]
+			},
+		}, nvml.SUCCESS
+	}
+	g, ok := nvmlDevice(&mock.Interface{ErrorStringFunc: func(nvml.Return) string { return "" }}, d, 0,
+		func(nvml.Device) (nvml.GpuFabricInfo_v2, nvml.Return) { return nvml.GpuFabricInfo_v2{}, nvml.SUCCESS })
+	want := []MIG{{UUID: "MIG-a"}, {UUID: "MIG-b", Holders: []Holder{{PID: 5}}}}
+	if diff := cmp.Diff(want, g.MIG); !ok || diff != "" || g.Holders != nil {
+		t.Errorf("%v, holders of the whole %v (-want +got):\n%s", ok, g.Holders, diff)
 	}
 }

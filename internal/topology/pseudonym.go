@@ -5,16 +5,17 @@ import (
 	"maps"
 	"net/netip"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/mkrun/mkrun/internal/pattern"
 )
 
 var (
-	uuidText = regexp.MustCompile(`\b[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}\b`)
-	gidText  = regexp.MustCompile(`\b(?:[0-9a-fA-F]{4}:){7}[0-9a-fA-F]{4}\b`)
-	guidText = regexp.MustCompile(`\b(?:[0-9a-fA-F]{4}:){3}[0-9a-fA-F]{4}\b`)
-	macText  = regexp.MustCompile(`\b(?:[0-9a-fA-F]{2}:){5,19}[0-9a-fA-F]{2}\b`)
+	uuidText = pattern.Of(`\b[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}\b`)
+	gidText  = pattern.Of(`\b(?:[0-9a-fA-F]{4}:){7}[0-9a-fA-F]{4}\b`)
+	guidText = pattern.Of(`\b(?:[0-9a-fA-F]{4}:){3}[0-9a-fA-F]{4}\b`)
+	macText  = pattern.Of(`\b(?:[0-9a-fA-F]{2}:){5,19}[0-9a-fA-F]{2}\b`)
 )
 
 // pseudonyms replaces identifying words, equal ones by equal ones.
@@ -66,15 +67,15 @@ func (p *pseudonyms) mac(s string) string {
 
 // text replaces everything that identifies a machine.
 func (p *pseudonyms) text(s string) string {
-	s = uuidText.ReplaceAllStringFunc(s, p.uuid)
-	s = gidText.ReplaceAllStringFunc(s, p.gid)
-	s = guidText.ReplaceAllStringFunc(s, func(g string) string {
+	s = uuidText().ReplaceAllStringFunc(s, p.uuid)
+	s = gidText().ReplaceAllStringFunc(s, p.gid)
+	s = guidText().ReplaceAllStringFunc(s, func(g string) string {
 		if strings.HasPrefix(g, "0200:00ff:") || strings.HasPrefix(g, "fe80:") || strings.HasPrefix(g, "fec0:") || strings.HasPrefix(g, "0000:0000:0000") {
 			return g // a part of what was replaced already
 		}
 		return p.guid(g)
 	})
-	return macText.ReplaceAllStringFunc(s, p.mac)
+	return macText().ReplaceAllStringFunc(s, p.mac)
 }
 
 // pseudonymise returns what was captured with every name of the machine, UUID, GUID, GID, serial

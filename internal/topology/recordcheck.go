@@ -142,7 +142,7 @@ func (m *Matrix) check() error {
 			return fmt.Errorf("matrix: row %d has %d cells for %d names", i, len(row), len(m.Names))
 		}
 		for _, word := range row {
-			if word != "" && !levelWord.MatchString(word) {
+			if word != "" && !levelWord().MatchString(word) {
 				return fmt.Errorf("matrix: row %d: %q is none of X, NV#, PIX, PXB, PHB, NODE, SYS", i, word)
 			}
 		}

@@ -2,24 +2,25 @@ package topology
 
 import (
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/mkrun/mkrun/internal/pattern"
 )
 
 var (
-	escapes    = regexp.MustCompile("\x1b\\[[0-9;?]*[A-Za-z]")
-	columnName = regexp.MustCompile(`GPU\d+|NIC\d+|mlx\w*?\d+(?:_bond)?(?:_\d+)*|[a-z][\w.]*\d`)
-	gpuName    = regexp.MustCompile(`^GPU(\d+)$`)
-	levelWord  = regexp.MustCompile(`^(X|NV\d+|C2C|PIX|PXB|PHB|NODE|SYS|SOC|OK|CNS|GNS|TNS|NS|DR|U)$`)
-	legendName = regexp.MustCompile(`^(NIC\d+):\s*(\S+)$`)
+	escapes    = pattern.Of("\x1b\\[[0-9;?]*[A-Za-z]")
+	columnName = pattern.Of(`GPU\d+|NIC\d+|mlx\w*?\d+(?:_bond)?(?:_\d+)*|[a-z][\w.]*\d`)
+	gpuName    = pattern.Of(`^GPU(\d+)$`)
+	levelWord  = pattern.Of(`^(X|NV\d+|C2C|PIX|PXB|PHB|NODE|SYS|SOC|OK|CNS|GNS|TNS|NS|DR|U)$`)
+	legendName = pattern.Of(`^(NIC\d+):\s*(\S+)$`)
 )
 
 // looksLikeMatrix says whether a text may be the output of nvidia-smi topo.
 func looksLikeMatrix(text string) bool {
-	for line := range strings.SplitSeq(escapes.ReplaceAllString(text, ""), "\n") {
+	for line := range strings.SplitSeq(escapes().ReplaceAllString(text, ""), "\n") {
 		f := strings.Fields(line)
-		if len(f) > 0 && gpuName.MatchString(f[0]) || len(f) > 1 && f[0] == "CPU" && f[1] == "Affinity" {
+		if len(f) > 0 && gpuName().MatchString(f[0]) || len(f) > 1 && f[0] == "CPU" && f[1] == "Affinity" {
 			return true
 		}
 	}
@@ -43,18 +44,18 @@ func parseSMI(file string, data []byte) ([]*Node, error) {
 	t := &smiTable{file: file, node: &Node{Host: "node0", Origin: Origin{Kind: FromSMI}, Tree: TreeNone}, rows: map[string]bool{}}
 	headed := false
 	for i, raw := range strings.Split(strings.ReplaceAll(string(data), "\r", ""), "\n") {
-		line := escapes.ReplaceAllString(raw, "")
+		line := escapes().ReplaceAllString(raw, "")
 		fields := strings.Fields(line)
 		switch {
 		case len(fields) == 0:
 		case !headed:
 			if t.head(line) {
 				headed = true
-			} else if gpuName.MatchString(fields[0]) && len(fields) > 1 {
+			} else if gpuName().MatchString(fields[0]) && len(fields) > 1 {
 				return nil, &ImportError{file, i + 1, fmt.Sprintf("a row of %s before the head line with the columns (GPU0 ... CPU Affinity)", fields[0])}
 			}
-		case legendName.MatchString(strings.TrimSpace(line)):
-			m := legendName.FindStringSubmatch(strings.TrimSpace(line))
+		case legendName().MatchString(strings.TrimSpace(line)):
+			m := legendName().FindStringSubmatch(strings.TrimSpace(line))
 			t.legend(m[1], m[2])
 		case t.isRow(fields):
 			if err := t.row(i+1, line, fields); err != nil {
@@ -80,12 +81,12 @@ func (t *smiTable) head(line string) bool {
 	if at < 0 && (len(first) == 0 || !strings.HasPrefix(first[0], "GPU")) {
 		return false
 	}
-	if len(first) > 1 && levelWord.MatchString(first[1]) {
+	if len(first) > 1 && levelWord().MatchString(first[1]) {
 		return false // a row
 	}
 	for _, f := range first {
 		// Names glued together by a hand copy are taken apart; anything else is one name.
-		if parts := columnName.FindAllString(f, -1); len(parts) > 1 && strings.Join(parts, "") == f {
+		if parts := columnName().FindAllString(f, -1); len(parts) > 1 && strings.Join(parts, "") == f {
 			t.columns = append(t.columns, parts...)
 		} else {
 			t.columns = append(t.columns, f)
@@ -98,7 +99,7 @@ func (t *smiTable) head(line string) bool {
 		t.hasGPUMem = strings.Contains(rest, "GPU NUMA ID")
 	}
 	for _, c := range t.columns {
-		if !gpuName.MatchString(c) {
+		if !gpuName().MatchString(c) {
 			t.node.Details.NICs = true
 		}
 	}
@@ -111,11 +112,11 @@ func (t *smiTable) head(line string) bool {
 }
 
 func (t *smiTable) isRow(fields []string) bool {
-	if gpuName.MatchString(fields[0]) {
+	if gpuName().MatchString(fields[0]) {
 		return true
 	}
 	for _, c := range t.columns {
-		if c == fields[0] && len(fields) > 1 && levelWord.MatchString(fields[1]) {
+		if c == fields[0] && len(fields) > 1 && levelWord().MatchString(fields[1]) {
 			return true
 		}
 	}
@@ -141,7 +142,7 @@ func (t *smiTable) row(number int, line string, fields []string) error {
 		}
 	}
 	for i, level := range cells[:n] {
-		if !levelWord.MatchString(level) {
+		if !levelWord().MatchString(level) {
 			return &ImportError{t.file, number, fmt.Sprintf("%q (row %s, column %s) is none of X, NV#, PIX, PXB, PHB, NODE, SYS", level, name, t.columns[i])}
 		}
 		if self >= 0 {
@@ -151,7 +152,7 @@ func (t *smiTable) row(number int, line string, fields []string) error {
 	if self < 0 && n > 0 {
 		return &ImportError{t.file, number, fmt.Sprintf("the row of %s has no column in the head line", name)}
 	}
-	if m := gpuName.FindStringSubmatch(name); m != nil {
+	if m := gpuName().FindStringSubmatch(name); m != nil {
 		index, err := strconv.Atoi(m[1])
 		if err != nil || index > 4096 {
 			return &ImportError{t.file, number, fmt.Sprintf("%q is no GPU's number", name)}
@@ -174,7 +175,7 @@ func (t *smiTable) rest(line string, words []string) []string {
 		return words
 	}
 	for _, f := range fields[1:skip] {
-		if !levelWord.MatchString(strings.TrimSpace(f)) {
+		if !levelWord().MatchString(strings.TrimSpace(f)) {
 			return words // tabs were doubled or mixed with blanks by hand
 		}
 	}
@@ -241,7 +242,7 @@ func (t *smiTable) finish() {
 	}
 	n.NICs = nil
 	for _, c := range t.columns {
-		if gpuName.MatchString(c) {
+		if gpuName().MatchString(c) {
 			continue
 		}
 		rdma, ok := known[c]
@@ -255,7 +256,7 @@ func (t *smiTable) finish() {
 	for i := range m.Names {
 		for j := range m.Names {
 			a, b := m.Level[i][j], m.Level[j][i]
-			isGPU := gpuName.MatchString(m.Names[i]) && gpuName.MatchString(m.Names[j])
+			isGPU := gpuName().MatchString(m.Names[i]) && gpuName().MatchString(m.Names[j])
 			switch {
 			case a == "":
 				m.Level[i][j] = b

@@ -3,16 +3,17 @@ package topology
 import (
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/mkrun/mkrun/internal/pattern"
 )
 
 // xidLine is how the driver reports an error of a GPU to the kernel's log: "NVRM: Xid (PCI:0000:53:00): 79, pid=...".
-var xidLine = regexp.MustCompile(`NVRM: Xid \(PCI:([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?:\.[0-7])?\): (\d+)`)
+var xidLine = pattern.Of(`NVRM: Xid \(PCI:([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?:\.[0-7])?\): (\d+)`)
 
 // hardwareXids are those that speak of the GPU or its links, not of the program that ran: with them the GPU is not to
 // be trusted until it was reset or looked at.
@@ -42,7 +43,7 @@ func kernelLog() (string, bool) {
 // countXids counts a log's errors by PCI address and number.
 func countXids(log string) map[string]map[int]int {
 	counts := map[string]map[int]int{}
-	for _, m := range xidLine.FindAllStringSubmatch(log, -1) {
+	for _, m := range xidLine().FindAllStringSubmatch(log, -1) {
 		bdf, err := ParseBDF(m[1] + ".0")
 		number, numErr := strconv.Atoi(m[2])
 		if err != nil || numErr != nil {
