@@ -52,6 +52,7 @@ func (f *joinFlags) joining() (*launch.Joining, error) {
 	}
 	if f.at == "" {
 		j.Start = os.Getenv("SLURM_JOB_ID") + "." + os.Getenv("SLURM_STEP_ID")
+		_, j.Sealed = os.LookupEnv("SLURM_JOB_ID")
 	}
 	return j, nil
 }

@@ -196,6 +196,45 @@ func TestSlurmJoin(t *testing.T) {
 	beginInSlurm(t, 4, "srun", "-N4", "-n4", bed.mkrun, "launch", "--join", file, "--", "true").want(t, 0)
 }
 
+// Where MUNGE runs the file is sealed: nothing of it can be read but by this user, on nodes that have the cluster's key.
+func TestSlurmJoinIsSealed(t *testing.T) {
+	slurmUp(t)
+	dir := t.TempDir()
+	for _, program := range []string{"munge", "unmunge"} { // those of this machine speak with its own service
+		path, err := exec.LookPath(program)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := fmt.Sprintf("#!/bin/sh\nexec %s --socket=%s/munge.sock \"$@\"\n", path, slurm.dir)
+		if err := os.WriteFile(filepath.Join(dir, program), []byte(text), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	file := filepath.Join(dir, "meet")
+	j := beginInSlurm(t, 4, "srun", "-N4", "-n4", bed.mkrun, "launch", "--join", file, "--", "sh", "-c", "[ $RANK = 0 ] && cat "+file+"; exit 0")
+	j.want(t, 0)
+	if out := j.stdout.String(); !strings.Contains(out, "MUNGE:") || strings.Contains(out, "secret") || strings.Contains(out, "addresses") {
+		t.Errorf("the file has %q", out)
+	}
+	// What somebody else sealed is no meeting.
+	if err := os.Chmod(filepath.Dir(slurm.dir), 0o711); err != nil { // nobody has to reach the service, too
+		t.Fatal(err)
+	}
+	foreign := exec.Command(filepath.Join(dir, "munge"), "--uid=nobody", "--string="+`{"start":"","secret":"","addresses":[]}`)
+	sealed, err := foreign.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, sealed, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	lost := start(t, exec.CommandContext(t.Context(), "env", "SLURM_JOB_ID=1", "SLURM_STEP_ID=1", bed.mkrun, "launch", "--join", file, "--nodes", "2", "--node-rank", "1",
+		"--start-timeout", "1s", "--", "true"))
+	lost.want(t, 125, "sealed it, not you")
+	waitForMarked(t, "", 0)
+}
+
 // P31: a rank of a joined launch fails; srun ends with the rank's status, and nothing is left.
 func TestP31SlurmJoinFails(t *testing.T) {
 	j := beginInSlurm(t, 4, "srun", "-N4", "-n4", bed.mkrun, "launch", "--join", filepath.Join(t.TempDir(), "meet"),

@@ -25,6 +25,7 @@ type Joining struct {
 	File        string
 	At          string // host:port where node 0 listens; "": it writes that into File
 	Start       string // of the same command on all nodes: a file left over from another one is not read
+	Sealed      bool   // what is written into File is sealed by MUNGE, where that runs: all nodes have it
 }
 
 // meeting is what the launcher writes into the file.
@@ -71,7 +72,7 @@ func (j Joining) find(ctx context.Context) (session.PoolConn, error) {
 	}
 	var last error
 	for {
-		m, secret, err := j.read()
+		m, secret, err := j.read(ctx)
 		if err == nil {
 			attempt, cancel := context.WithTimeout(ctx, joinAttempt)
 			var conn session.PoolConn
@@ -93,12 +94,17 @@ func (j Joining) find(ctx context.Context) (session.PoolConn, error) {
 }
 
 // read reads what the launcher of this start has written.
-func (j Joining) read() (meeting, session.Secret, error) {
+func (j Joining) read(ctx context.Context) (meeting, session.Secret, error) {
 	var m meeting
 	_, _ = os.ReadDir(filepath.Dir(j.File)) // a network file system remembers that there was no file until its folder is read
 	data, err := session.ReadPrivate(j.File, maxMeeting)
 	if err != nil {
 		return m, session.Secret{}, err
+	}
+	if session.Sealed(data) {
+		if data, err = session.Unseal(ctx, data); err != nil {
+			return m, session.Secret{}, err
+		}
 	}
 	if err := json.Unmarshal(data, &m); err != nil {
 		return m, session.Secret{}, fmt.Errorf("%s was not written by mkrun launch --join: %w", j.File, err)
@@ -142,7 +148,7 @@ func awaitJoins(ctx context.Context, j Joining, within ports.Range, addresses fu
 	if j.At != "" {
 		secret, err = session.ReadSecretFile(j.File)
 	} else {
-		err = j.publish(secret, addresses, listener.Addr().(*net.TCPAddr).Port)
+		err = j.publish(ctx, secret, addresses, listener.Addr().(*net.TCPAddr).Port, log)
 		s.file = j.File
 	}
 	if err == nil {
@@ -157,7 +163,7 @@ func awaitJoins(ctx context.Context, j Joining, within ports.Range, addresses fu
 }
 
 // publish writes the file; one that an earlier start left is replaced.
-func (j Joining) publish(secret session.Secret, addresses func(port int) ([]string, error), port int) error {
+func (j Joining) publish(ctx context.Context, secret session.Secret, addresses func(port int) ([]string, error), port int, log *slog.Logger) error {
 	list, err := addresses(port)
 	if err != nil {
 		return err
@@ -165,6 +171,13 @@ func (j Joining) publish(secret session.Secret, addresses func(port int) ([]stri
 	data, err := json.Marshal(meeting{Start: j.Start, Secret: secret.Reveal(), Addresses: list})
 	if err != nil {
 		return fmt.Errorf("--join %s: %w", j.File, err)
+	}
+	if j.Sealed && session.CanSeal() {
+		if sealed, err := session.Seal(ctx, data); err == nil {
+			data = sealed
+		} else {
+			log.Info("the file alone keeps the secret", "error", err)
+		}
 	}
 	err = session.PublishPrivate(j.File, data)
 	if errors.Is(err, fs.ErrExist) {
