@@ -31,7 +31,8 @@ type machine struct {
 	ranks    []rankState
 	cause    *pb.Cause // why the job failed; nil while all is well
 	weight   weight    // of the cause
-	begun    bool      // roster and start orders were sent
+	begun    bool      // the roster was sent
+	starting bool      // the nodes were told to start their ranks: what is said to them later reaches all ranks that live
 
 	kept       *pb.Cause // the first failure, of a job that goes on in spite of it
 	generation uint32
@@ -118,7 +119,7 @@ func (m *machine) restart() []order {
 	for node := range m.nodes {
 		m.nodes[node].over = false
 	}
-	m.cause, m.weight, m.begun = nil, 0, false
+	m.cause, m.weight, m.begun, m.starting = nil, 0, false, false
 	return m.begin()
 }
 
@@ -162,6 +163,7 @@ func (m *machine) begin() []order {
 
 // startOrders tell every node which ranks to start.
 func (m *machine) startOrders() []order {
+	m.starting = true
 	var orders []order
 	for node := range m.nodes {
 		start := &pb.Start{
@@ -316,7 +318,7 @@ func (m *machine) interrupt(sig syscall.Signal) []order {
 			ExitStatus: int32(stdio.StatusOfSignal(sig)),
 		}
 	}
-	if !m.begun {
+	if !m.starting {
 		return m.abort()
 	}
 	return m.signal(int(sig))

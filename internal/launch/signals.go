@@ -56,13 +56,17 @@ func (l *launcher) userSignal(sig os.Signal) []order {
 	switch {
 	case l.signals == 1:
 		l.first = s
+		if !l.machine.starting {
+			fmt.Fprintf(l.opts.Notices, "mkrun: %v: no rank was started yet; the job ends\n", sig)
+			return l.machine.interrupt(s)
+		}
 		next := "again: SIGTERM, a third time: SIGKILL"
 		if s == syscall.SIGTERM {
 			next = "again: SIGKILL"
 		}
 		fmt.Fprintf(l.opts.Notices, "mkrun: %v: passed on to %s, which have %v to end (%s)\n", sig, l.machine.alive(), l.job.Grace, next)
 		return l.machine.interrupt(s)
-	case l.signals == 2 && l.first != syscall.SIGTERM && l.machine.begun:
+	case l.signals == 2 && l.first != syscall.SIGTERM && l.machine.starting:
 		fmt.Fprintf(l.opts.Notices, "mkrun: %v again: SIGTERM to %s\n", sig, l.machine.alive())
 		return l.machine.signal(int(syscall.SIGTERM))
 	}
@@ -71,11 +75,12 @@ func (l *launcher) userSignal(sig os.Signal) []order {
 	return l.machine.kill()
 }
 
-// alive names the ranks that run, by the user's numbers.
+// alive names the ranks that an order reaches, by the user's numbers: those that were told to start and have not ended,
+// also if word of their start is still on its way.
 func (m *machine) alive() string {
 	var numbers []int
 	for rank, r := range m.ranks {
-		if r.phase != rankWaiting && r.exit == nil {
+		if m.starting && r.exit == nil {
 			numbers = append(numbers, m.job.Number(rank))
 		}
 	}
