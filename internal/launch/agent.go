@@ -349,9 +349,8 @@ func (a *agent) sendFacts(ctx context.Context) error {
 		facts.Relay = a.relay.addresses
 	}
 	if a.cfg.Node == 0 {
-		a.port.close()
 		var err error
-		if a.port, err = leasePort(ctx, a.cfg.Ports); err != nil {
+		if a.port, err = a.port.another(ctx, a.cfg.Ports); err != nil {
 			return err
 		}
 		facts.MasterPort = a.port.port

@@ -115,6 +115,17 @@ func tryLease(ctx context.Context, port int) (*portLease, error) {
 	return &portLease{port, lock}, nil
 }
 
+// another finds another port, and lets go of this one. Where there is no other it is the same one again. On a nil lease it
+// is leasePort.
+func (l *portLease) another(ctx context.Context, within ports.Range) (*portLease, error) {
+	next, err := leasePort(ctx, within)
+	l.close()
+	if err != nil && l != nil {
+		return leasePort(ctx, within)
+	}
+	return next, err
+}
+
 func (l *portLease) close() {
 	if l != nil {
 		_ = l.lock.Close()

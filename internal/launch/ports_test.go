@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"syscall"
 	"testing"
+
+	"github.com/mkrun/mkrun/internal/ports"
 )
 
 // A lease keeps other jobs from a port, but nobody from listening there.
@@ -40,6 +42,38 @@ func TestPortLease(t *testing.T) {
 		t.Errorf("port %d is free again: %v", port, err)
 	}
 	again.close()
+}
+
+// The ranks of the next attempt get another port, unless there is only one.
+func TestAnotherPort(t *testing.T) {
+	for range 20 {
+		first, err := leasePort(t.Context(), ports.Range{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		port := first.port
+		two, err := first.another(t.Context(), ports.Range{First: port, Last: port + 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		second := two.port
+		one, err := two.another(t.Context(), ports.Range{First: second, Last: second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		one.close()
+		if one.port != second {
+			t.Errorf("of port %d alone, port %d was taken", second, one.port)
+		}
+		if second == port+1 {
+			return
+		}
+		if l, err := tryLease(t.Context(), port+1); err == nil { // else somebody else has it
+			l.close()
+			t.Fatalf("port %d was taken again, though port %d is free", port, port+1)
+		}
+	}
+	t.Error("no two free ports beside each other")
 }
 
 func TestEphemeralPorts(t *testing.T) {
