@@ -12,7 +12,8 @@ import (
 )
 
 const (
-	freezeLimit = 500 * time.Millisecond // after which what does not stop is killed unfrozen
+	freezeLimit = 500 * time.Millisecond // after which what does not stop is killed unfrozen,
+	freezeLooks = 10                     // but not before so many looks: a keeper that the machine gives no time has not tried yet
 	killLimit   = 5 * time.Second        // after which what does not die is reported
 	sweepPause  = time.Millisecond       // between looks at the process table
 )
@@ -66,7 +67,8 @@ func (s sweeper) run() (left []Process, err error) {
 		return nil, nil
 	}
 	start := time.Now()
-	for seen := map[int]bool{}; time.Since(start) < freezeLimit; time.Sleep(sweepPause) {
+	seen := map[int]bool{}
+	for looks := 0; looks < freezeLooks || time.Since(start) < freezeLimit; looks++ {
 		found, err := s.look()
 		if err != nil {
 			return nil, err
@@ -86,6 +88,7 @@ func (s sweeper) run() (left []Process, err error) {
 			break
 		}
 		s.signal(moving, syscall.SIGSTOP)
+		time.Sleep(sweepPause)
 	}
 	for start = time.Now(); ; time.Sleep(sweepPause) {
 		found, err := s.look()
