@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -241,7 +242,7 @@ func TestP46OutputIsWholeBeforeExit(t *testing.T) {
 	g := start(t, c,
 		RankSpec{Rank: 0, Argv: []string{self(), "bytes", fmt.Sprint(size)}, Env: os.Environ()},
 		shell(1, "echo whole; printf rest"),
-		shell(2, "(sleep 0.3; echo late) & echo early"),
+		shell(2, "(while kill -0 $$; do :; done 2>/dev/null; echo late) & echo early"), // when the rank has ended
 	)
 	for e := range g.Events() {
 		x, ok := e.(Exited)
@@ -371,8 +372,14 @@ func TestP37StopGivesGraceThenKills(t *testing.T) {
 		c.await(r, "up")
 	}
 	g.Stop(time.Hour)
-	g.Stop(300 * time.Millisecond) // the earlier end counts
-	exits := finish(t, g)
+	exits := map[int]Exited{}
+	for len(exits) < 2 { // those that end by SIGTERM
+		if x, ok := (<-g.Events()).(Exited); ok {
+			exits[x.Rank] = x
+		}
+	}
+	g.Stop(100 * time.Millisecond) // the earlier end counts
+	maps.Copy(exits, finish(t, g))
 	for rank, x := range exits {
 		x.LastLines = nil // some shells say that their sleep was terminated
 		exits[rank] = x

@@ -122,12 +122,24 @@ func TestP32P61P67P70SSHStart(t *testing.T) {
 
 func TestSecretGoesToAgentsOnly(t *testing.T) {
 	s, dir, _ := fakeStarter(t, "early")
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	early := filepath.Join(dir, "early.stdin")
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
+	var watching sync.WaitGroup
+	watching.Go(func() { // the start ends when it has had time to read something
+		for ctx.Err() == nil {
+			time.Sleep(200 * time.Millisecond)
+			if _, err := os.Stat(early); err == nil {
+				cancel()
+			}
+		}
+	})
 	if _, err := s.start(ctx, AgentConfig{Job: "job"}, session.NewSecret()); err == nil {
-		t.Fatal("something that is no agent was taken for one")
+		t.Error("something that is no agent was taken for one")
 	}
-	if got, err := os.ReadFile(filepath.Join(dir, "early.stdin")); err != nil || len(got) > 0 {
+	cancel()
+	watching.Wait()
+	if got, err := os.ReadFile(early); err != nil || len(got) > 0 {
 		t.Errorf("it was handed %d bytes (%v)", len(got), err)
 	}
 }

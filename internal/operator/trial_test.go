@@ -103,6 +103,7 @@ func decode(data []byte) trial {
 func (tr trial) plain() trial {
 	s := tr.spec
 	s.Chunks, s.Workers, s.Tile, s.Net, s.Warmup = 1, [plan.NumRoles]int{1, 1, 1, 1}, 0, engine.Net{}, 0
+	s.WaitTimeout = time.Minute // nothing is lost here, however long a busy machine takes
 	return trial{spec: s}
 }
 

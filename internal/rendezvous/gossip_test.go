@@ -82,7 +82,7 @@ func TestJoinThroughAnyMember(t *testing.T) {
 	if got := a.Members(); len(got) != 3 {
 		t.Errorf("members: %v", got)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	if err := b.Leave(ctx); err != nil {
 		t.Error(err)

@@ -10,6 +10,7 @@ import (
 	"net"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -150,6 +151,17 @@ func TestCrowdOfStrangers(t *testing.T) {
 	r.mustDial(0)
 }
 
+// closing is a connection whose end is told.
+type closing struct {
+	net.Conn
+	done func()
+}
+
+func (c closing) Close() error {
+	defer c.done()
+	return c.Conn.Close()
+}
+
 // Several addresses: those that are dead, and those where somebody else listens, do not matter.
 func TestDialFindsTheParent(t *testing.T) {
 	r, other := newRig(t, HeadConfig{Nodes: 1}), newRig(t, HeadConfig{Nodes: 1})
@@ -164,8 +176,20 @@ func TestDialFindsTheParent(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg.Parents = []string{"127.0.0.1:1", other.addr}
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context()) // when both addresses have been tried
 	defer cancel()
+	var tried sync.WaitGroup
+	tried.Add(len(cfg.Parents))
+	var first sync.Once
+	cfg.Dial = func(ctx context.Context, address string) (net.Conn, error) {
+		conn, err := dialTCP(ctx, address)
+		if err != nil {
+			first.Do(tried.Done)
+			return nil, err
+		}
+		return closing{conn, tried.Done}, nil
+	}
+	go func() { tried.Wait(); cancel() }()
 	_, err = Dial(ctx, cfg)
 	for _, want := range []string{"node 0 (host) cannot reach its parent", "127.0.0.1:1: ", "refused", other.addr + ": ", errStranger.Error()} {
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -205,10 +205,26 @@ func TestBarrierOrder(t *testing.T) {
 func TestGivenUpBarrierAndFence(t *testing.T) {
 	r := newRig(t, HeadConfig{Nodes: 2})
 	_, ranks := newNodes(t, r, 1, 1)
-	for _, collective := range []func(*Rank, context.Context) error{(*Rank).Barrier, (*Rank).Fence} {
+	for _, c := range []struct {
+		collective func(*Rank, context.Context) error
+		late       func() []int
+	}{
+		{(*Rank).Barrier, func() []int { _, late := r.head.Waiting(); return late }},
+		{(*Rank).Fence, func() []int { late, _ := r.head.Waiting(); return late }},
+	} {
+		collective := c.collective
 		short, cancel := context.WithCancel(t.Context())
-		time.AfterFunc(20*time.Millisecond, cancel)
-		if err := collective(ranks[0], short); !errors.Is(err, context.Canceled) {
+		gaveUp := make(chan error, 1)
+		go func() { gaveUp <- collective(ranks[0], short) }()
+		for fmt.Sprint(c.late()) != "[1]" { // until it is counted in
+			select {
+			case err := <-gaveUp:
+				t.Fatalf("it did not wait: %v", err)
+			case <-time.After(time.Millisecond):
+			}
+		}
+		cancel()
+		if err := <-gaveUp; !errors.Is(err, context.Canceled) {
 			t.Fatalf("got %v", err)
 		}
 		all(t, ranks[1:], func(ctx context.Context, _ int, r *Rank) error { return collective(r, ctx) })

@@ -98,7 +98,7 @@ func TestSettleOnANetwork(t *testing.T) {
 // A network that cannot be used is an error before anything runs, on every rank.
 func TestFabricThatIsNotThere(t *testing.T) {
 	needLibrary(t)
-	err := openFails(t, agGemm(t, 1, 1, 1), func(_ int, cfg *engine.Config) {
+	err := openFails(t, agGemm(t, 1, 1, 1), false, func(_ int, cfg *engine.Config) {
 		cfg.Net = engine.Net{Backend: "ibverbs", Devices: "nothere0"}
 	})
 	if err == nil || strings.Count(err.Error(), "--net ibverbs: no ibverbs at rank 0: ") != 2 {

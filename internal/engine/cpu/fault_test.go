@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,7 +20,8 @@ var small = plan.Shape{M: 16, N: 4, K: 16}
 
 func TestWaitTimeoutSaysWhoOwes(t *testing.T) {
 	for _, mapped := range []bool{false, true} {
-		j := openJob(t, agGemm(t, 1, 1, 1), small, options{mapped: mapped, timeout: 100 * time.Millisecond})
+		j := openJob(t, agGemm(t, 1, 1, 1), small, options{mapped: mapped})
+		j.patience(0, 100*time.Millisecond)
 		_, err := j.ranks[0].Run(t.Context()) // rank 1 does not run
 		var w *engine.WaitError
 		if !errors.As(err, &w) {
@@ -37,27 +39,42 @@ func TestWaitTimeoutSaysWhoOwes(t *testing.T) {
 	}
 }
 
+// patience sets the bound of a rank's waits from here on. (While ranks open they wait for each other, which may take long
+// on a busy machine.)
+func (j *job) patience(rank int, bound time.Duration) {
+	j.ranks[rank].(*instance).cfg.WaitTimeout = bound
+}
+
+// Rank 2 does not come to a barrier. Rank 0 gives up, on one node after rank 1 has come and is patient.
 func TestSyncTimeoutNamesTheMissing(t *testing.T) {
 	for _, c := range []struct {
-		ppn    []int
-		absent int
-		want   []string // what some rank's error says
+		ppn  []int
+		want []string // what the error says
 	}{
-		{[]int{3}, 2, []string{"arrivals at the barrier", "seen 2, wanted 3"}},
-		{[]int{1, 1, 1}, 2, []string{"barrier round", "rank 2 should have raised it"}},
+		{[]int{3}, []string{"arrivals at the barrier", "seen 2, wanted 3"}},
+		{[]int{1, 1, 1}, []string{"barrier round 0", "rank 2 should have raised it"}},
 	} {
-		j := openJob(t, agGemm(t, 1, c.ppn...), small, options{timeout: 100 * time.Millisecond})
-		err := j.each(func(rank int) error {
-			if rank == c.absent {
-				return nil
+		j := openJob(t, agGemm(t, 1, c.ppn...), small, options{})
+		j.patience(0, 100*time.Millisecond)
+		var patient sync.WaitGroup
+		if len(c.ppn) == 1 {
+			patient.Go(func() {
+				if err := j.ranks[1].Sync(t.Context()); err == nil {
+					t.Error("rank 1 passed a barrier to which rank 2 did not come")
+				}
+			})
+			for arrived := j.ranks[0].(*instance).heap().cell(offArrive); arrived.value.Load() == 0; {
+				time.Sleep(time.Millisecond)
 			}
-			return j.ranks[rank].Sync(t.Context())
-		})
+		}
+		err := j.ranks[0].Sync(t.Context())
 		for _, want := range c.want {
 			if err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("ppn %v: %v does not say %q", c.ppn, err, want)
 			}
 		}
+		j.ranks[1].Abort(errors.New("the end of the test"))
+		patient.Wait()
 	}
 }
 
@@ -308,9 +325,12 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// openFails opens all ranks and returns the joined errors; it closes what was opened.
-func openFails(t *testing.T, p *plan.Plan, edit func(rank int, cfg *engine.Config)) error {
+// openFails opens all ranks and returns the joined errors; it closes what was opened. With oneEndsAll the first failure
+// ends the others, as the session of a job does; without it they end by themselves.
+func openFails(t *testing.T, p *plan.Plan, oneEndsAll bool, edit func(rank int, cfg *engine.Config)) error {
 	t.Helper()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
 	size := p.World.Size()
 	boot := enginetest.NewWorld(size)
 	defer func() {
@@ -321,11 +341,14 @@ func openFails(t *testing.T, p *plan.Plan, edit func(rank int, cfg *engine.Confi
 	j := &job{ranks: make([]engine.Instance, size)}
 	return j.each(func(rank int) error {
 		cfg := engine.Config{Rank: rank, Plan: p, Shape: small, Workers: [plan.NumRoles]int{1, 1, 1, 1},
-			WaitTimeout: 500 * time.Millisecond, Bootstrap: boot.Rank(rank)}
+			WaitTimeout: 20 * time.Second, Bootstrap: boot.Rank(rank)}
 		edit(rank, &cfg)
-		in, err := New().Open(t.Context(), cfg)
+		in, err := New().Open(ctx, cfg)
 		if err == nil {
 			err = in.Close()
+		}
+		if err != nil && oneEndsAll {
+			cancel(err)
 		}
 		return err
 	})
@@ -333,7 +356,7 @@ func openFails(t *testing.T, p *plan.Plan, edit func(rank int, cfg *engine.Confi
 
 func TestRanksWithDifferentPlansDoNotRun(t *testing.T) {
 	other := agGemm(t, 2, 2)
-	err := openFails(t, agGemm(t, 1, 2), func(rank int, cfg *engine.Config) {
+	err := openFails(t, agGemm(t, 1, 2), false, func(rank int, cfg *engine.Config) {
 		if rank == 1 {
 			cfg.Plan = other
 		}
@@ -344,7 +367,8 @@ func TestRanksWithDifferentPlansDoNotRun(t *testing.T) {
 }
 
 func TestOpenWithoutAPeerEnds(t *testing.T) {
-	err := openFails(t, agGemm(t, 1, 1, 1), func(rank int, cfg *engine.Config) {
+	err := openFails(t, agGemm(t, 1, 1, 1), false, func(rank int, cfg *engine.Config) {
+		cfg.WaitTimeout = 500 * time.Millisecond
 		if rank == 1 {
 			cfg.WaitTimeout = 0 // fails before it meets rank 0
 		}
@@ -369,7 +393,7 @@ func TestPlansThatCannotRunAreRefused(t *testing.T) {
 	} {
 		p := agGemm(t, 1, 1, 1)
 		c.edit(p)
-		err := openFails(t, p, func(int, *engine.Config) {})
+		err := openFails(t, p, true, func(int, *engine.Config) {})
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, want %q", name, err, c.want)
 		}

@@ -33,7 +33,6 @@ type options struct {
 	tile    int
 	net     engine.Net
 	dtype   engine.DType
-	timeout time.Duration
 	edit    func(rank int, cfg *engine.Config)
 }
 
@@ -42,9 +41,6 @@ func openJob(t testing.TB, p *plan.Plan, s plan.Shape, o options) *job {
 	t.Helper()
 	if o.workers == [plan.NumRoles]int{} {
 		o.workers = [plan.NumRoles]int{1, 1, 1, 1}
-	}
-	if o.timeout == 0 {
-		o.timeout = 20 * time.Second
 	}
 	size := p.World.Size()
 	boot := enginetest.NewWorld(size)
@@ -63,7 +59,7 @@ func openJob(t testing.TB, p *plan.Plan, s plan.Shape, o options) *job {
 	})
 	err := j.each(func(rank int) error {
 		cfg := engine.Config{Rank: rank, Plan: p, Shape: s, DType: o.dtype, Workers: o.workers, Tile: o.tile, Net: o.net,
-			ListenAddr: fmt.Sprintf("127.0.0.%d", 1+p.World.NodeOf(rank)), WaitTimeout: o.timeout, Bootstrap: boot.Rank(rank)}
+			ListenAddr: fmt.Sprintf("127.0.0.%d", 1+p.World.NodeOf(rank)), WaitTimeout: 20 * time.Second, Bootstrap: boot.Rank(rank)}
 		if o.edit != nil {
 			o.edit(rank, &cfg)
 		}
