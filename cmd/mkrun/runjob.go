@@ -59,9 +59,13 @@ func runJob(cmd *cobra.Command, f *launchFlags, job *launch.Job, tag stdio.Tag) 
 		}
 	}
 	defer signal.Stop(signals)
+	showOut, showErr := terminalOf(stdout), terminalOf(cmd.ErrOrStderr())
+	if !showOut.Terminal && !showErr.Terminal {
+		job.Hold = stdio.FlushUnseen
+	}
 	outcome, err := launch.Run(cmd.Context(), job, launch.Options{
 		Mux: stdio.NewMux(stdio.MuxOptions{
-			Stdout: terminalOf(stdout), Stderr: terminalOf(cmd.ErrOrStderr()),
+			Stdout: showOut, Stderr: showErr,
 			Tag: tag, Timestamps: f.timestamps, Ranks: job.World.Size(), Hosts: names,
 		}),
 		Notices: cmd.ErrOrStderr(),

@@ -114,6 +114,10 @@ func (g *Group) openFiles(sink Sink) (start launch, files groupFiles, err error)
 			closeAll(files.ours)
 		}
 	}()
+	hold := g.spec.Hold
+	if hold == 0 {
+		hold = stdio.FlushAfter
+	}
 	start = launch{Job: g.spec.Job, Generation: g.spec.Generation, AbortGrace: g.spec.AbortGrace}
 	for _, spec := range g.spec.Ranks {
 		if g.ranks[spec.Rank] != nil {
@@ -131,10 +135,10 @@ func (g *Group) openFiles(sink Sink) (start launch, files groupFiles, err error)
 			emit := func(data []byte, at time.Time) { sink.Output(spec.Rank, stream, data, at) }
 			if stream == stdio.Stdout {
 				w.Stdout = files.pass(wr)
-				out.pumps = append(out.pumps, stdio.NewPump(r, emit, nil))
+				out.pumps = append(out.pumps, stdio.NewPump(r, hold, emit, nil))
 			} else {
 				w.Stderr = files.pass(wr)
-				out.pumps = append(out.pumps, stdio.NewPump(r, emit, out.tail))
+				out.pumps = append(out.pumps, stdio.NewPump(r, hold, emit, out.tail))
 			}
 		}
 		if spec.Stdin != nil {

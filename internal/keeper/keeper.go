@@ -61,6 +61,7 @@ type Spec struct {
 	Self       string        // path of the mkrun binary
 	Keeper     *Spare        // that was prepared; nil: one is started
 	LastLines  int           // lines of stderr to keep for Exited
+	Hold       time.Duration // that an unfinished line of output is held back; 0: stdio.FlushAfter
 }
 
 // Sink takes the ranks' output.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"time"
 
 	"github.com/mkrun/mkrun/internal/ports"
 	"github.com/mkrun/mkrun/internal/session"
@@ -25,6 +26,8 @@ type AgentConfig struct {
 	Ports      ports.Range `json:"ports"`            // to listen on
 	Radix      int         `json:"radix,omitempty"`  // of the tree in which agents report
 	Staged     bool        `json:"staged,omitempty"` // the agent is a copy that was made for this job, and removes its file
+
+	Hold time.Duration `json:"hold,omitempty"` // that an unfinished line of a rank's output is held back; 0: as for people at a terminal
 
 	AgentPart                      // of this agent, or
 	Parts     map[string]AgentPart `json:"parts,omitempty"` // of all that are told the same, by the name Slurm has for their node

@@ -42,6 +42,7 @@ func (c *crew) begin(ctx context.Context, a *agent, start *pb.Start) error {
 		AbortGrace: c.abortGrace(),
 		Grace:      time.Duration(start.GetGraceMs()) * time.Millisecond,
 		LastLines:  lastLines,
+		Hold:       a.cfg.Hold,
 		Self:       selfBinary,
 	}
 	if err := refuseOpenMPI(start.GetRanks()); err != nil {

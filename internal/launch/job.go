@@ -54,6 +54,7 @@ type Job struct {
 	Stdin       Stdin  // which ranks read the launcher's input
 	MaxRestarts int    // how often all ranks are started again after one has failed
 
+	Hold          time.Duration // that an unfinished line of output is held back; 0: as for people at a terminal
 	KeepGoing     bool          // a rank that fails ends no other
 	WaitAfterExit time.Duration // that ranks may go on after one has ended with status 0; 0 = for ever
 

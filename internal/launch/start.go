@@ -36,7 +36,7 @@ func (l *launcher) agentConfig(node int) AgentConfig {
 	cfg := AgentConfig{
 		Job: l.job.ID, Generation: firstGeneration, Nodes: len(l.job.Hosts), InheritEnv: l.job.Remote(),
 		Look:    l.job.Bind != "" && l.job.Bind != BindNone || l.job.GPUs != "" || l.job.GPUIsolate,
-		Parents: l.parents, Verbose: l.opts.Verbose, Radix: l.job.Radix, Ports: l.job.Ports, AgentPart: l.part(node),
+		Parents: l.parents, Verbose: l.opts.Verbose, Radix: l.job.Radix, Ports: l.job.Ports, Hold: l.job.Hold, AgentPart: l.part(node),
 	}
 	if l.job.spread() {
 		cfg.Interfaces = l.job.Interfaces

@@ -15,20 +15,24 @@ import (
 const (
 	// FrameSize is the most bytes a pump hands over at once; a longer line is cut there.
 	FrameSize = 64 << 10
-	// FlushAfter is how long the unfinished rest of a line is held back.
+	// FlushAfter is how long the unfinished rest of a line is held back where people wait for it: a prompt, or dots.
 	FlushAfter = 200 * time.Millisecond
+	// FlushUnseen is the same where no terminal shows it. A program that prints much often stops in the middle of a line, for
+	// as long as a busy machine gives it no time; its lines stay whole beside other ranks' all the same.
+	FlushUnseen = 5 * time.Second
 
 	lineEnds = "\r\n"
 )
 
 // Pump reads one stream of one rank and hands it on in frames of at most FrameSize bytes. A frame
 // is one or more whole lines, each ended by \n or \r, or an unfinished rest: the start (or a further
-// piece) of a line that grew past FrameSize, was not completed within FlushAfter, or ended with the stream.
+// piece) of a line that grew past FrameSize, was not completed in time, or ended with the stream.
 // Frames that do not satisfy Whole are such rests.
 type Pump struct {
 	r    *os.File
 	emit func(data []byte, at time.Time)
 	tail *Tail // may be nil
+	hold time.Duration
 
 	mu      sync.Mutex
 	drainBy time.Time // zero: until end of file
@@ -41,9 +45,10 @@ func Whole(frame []byte) bool {
 
 // NewPump makes a pump over the reading end of a pipe, which must be in non-blocking mode.
 // emit gets each frame, which it may keep, and the time its first byte was read; while it blocks nothing is
-// read, so the writer is held back. tail, if not nil, gets every byte before emit does.
-func NewPump(r *os.File, emit func(data []byte, at time.Time), tail *Tail) *Pump {
-	return &Pump{r: r, emit: emit, tail: tail}
+// read, so the writer is held back. tail, if not nil, gets every byte before emit does. An unfinished line is held back for
+// a time: FlushAfter, or FlushUnseen.
+func NewPump(r *os.File, hold time.Duration, emit func(data []byte, at time.Time), tail *Tail) *Pump {
+	return &Pump{r: r, hold: hold, emit: emit, tail: tail}
 }
 
 // Drain ends Run at the given time, even if a process still holds the pipe open; what is in the pipe at
@@ -107,7 +112,7 @@ func (p *Pump) Run() error {
 				send(len(buf))
 			}
 		}
-		if len(buf) > 0 && now.Sub(since) >= FlushAfter {
+		if len(buf) > 0 && now.Sub(since) >= p.hold {
 			send(len(buf))
 		}
 		switch {
@@ -134,7 +139,7 @@ func (p *Pump) arm(rest bool, since time.Time, unlimited bool) error {
 	defer p.mu.Unlock()
 	by := p.drainBy
 	if rest {
-		if flush := since.Add(FlushAfter); by.IsZero() || flush.Before(by) {
+		if flush := since.Add(p.hold); by.IsZero() || flush.Before(by) {
 			by = flush
 		}
 	}

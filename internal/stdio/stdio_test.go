@@ -39,8 +39,15 @@ type frame struct {
 	at   time.Time
 }
 
-// pumped starts a pump over a pipe; frames come on the channel, which is closed when Run returns.
+// pumped starts a pump over a pipe, which gives unfinished lines any time; frames come on the channel, which is closed
+// when Run returns.
 func pumped(t *testing.T, tail *Tail) (w *os.File, p *Pump, frames <-chan frame) {
+	t.Helper()
+	return pumpedFor(t, time.Hour, tail)
+}
+
+// pumpedFor is the same with a time that unfinished lines are held back.
+func pumpedFor(t *testing.T, hold time.Duration, tail *Tail) (w *os.File, p *Pump, frames <-chan frame) {
 	t.Helper()
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
@@ -50,7 +57,7 @@ func pumped(t *testing.T, tail *Tail) (w *os.File, p *Pump, frames <-chan frame)
 		t.Fatal(err)
 	}
 	ch := make(chan frame, 1000)
-	p = NewPump(os.NewFile(uintptr(fds[0]), "r"), func(data []byte, at time.Time) { ch <- frame{string(data), at} }, tail)
+	p = NewPump(os.NewFile(uintptr(fds[0]), "r"), hold, func(data []byte, at time.Time) { ch <- frame{string(data), at} }, tail)
 	go func() {
 		defer close(ch)
 		if err := p.Run(); err != nil {
@@ -89,7 +96,7 @@ func TestPumpCutsAtLineEnds(t *testing.T) {
 }
 
 func TestPumpFlushesUnfinishedLine(t *testing.T) {
-	w, _, frames := pumped(t, nil)
+	w, _, frames := pumpedFor(t, FlushAfter, nil)
 	before := time.Now()
 	write(t, w, "password: ")
 	f := <-frames // with the pipe still open: only the timer can have sent it
@@ -106,7 +113,7 @@ func TestPumpFlushesUnfinishedLine(t *testing.T) {
 }
 
 func TestPumpFlushesASlowLineThatNeverPauses(t *testing.T) {
-	w, _, frames := pumped(t, nil)
+	w, _, frames := pumpedFor(t, FlushAfter, nil)
 	stop := make(chan struct{})
 	var writer sync.WaitGroup
 	writer.Go(func() {
@@ -124,6 +131,16 @@ func TestPumpFlushesASlowLineThatNeverPauses(t *testing.T) {
 	close(stop)
 	writer.Wait()
 	if strings.Trim(f.data, ".") != "" || f.data == "" {
+		t.Errorf("got %q", f.data)
+	}
+}
+
+func TestPumpHoldsAnUnfinishedLine(t *testing.T) {
+	w, _, frames := pumped(t, nil)
+	write(t, w, "half ")
+	time.Sleep(2 * FlushAfter)
+	write(t, w, "and half\n")
+	if f := <-frames; f.data != "half and half\n" {
 		t.Errorf("got %q", f.data)
 	}
 }
