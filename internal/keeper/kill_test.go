@@ -137,7 +137,8 @@ func agentProcess(t *testing.T, m, script string, env ...string) (agent *exec.Cm
 		t.Fatal("the agent did not start its rank")
 	}
 	t.Cleanup(func() {
-		for range lines { // until the last holder of the pipe is gone
+		_ = agent.Process.Kill() // of a test that failed before it did
+		for range lines {        // until the last holder of the pipe is gone
 		}
 		_ = r.Close()
 	})

@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -142,11 +143,16 @@ func noneMarked(t testing.TB, mark string) {
 func whenGone(t testing.TB, pids ...int) (wait func()) {
 	t.Helper()
 	var polls []unix.PollFd
+	var there []int
 	for _, pid := range pids {
 		fd, err := unix.PidfdOpen(pid, 0)
+		if errors.Is(err, unix.ESRCH) {
+			continue // it was one that comes and goes
+		}
 		if err != nil {
 			t.Fatalf("open process %d: %v", pid, err)
 		}
+		there = append(there, pid)
 		polls = append(polls, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
 	}
 	return func() {
@@ -157,7 +163,7 @@ func whenGone(t testing.TB, pids ...int) (wait func()) {
 				n, err = unix.Poll(polls[i:i+1], 20_000)
 			}
 			if n != 1 || err != nil {
-				left, _ := readProcess(pids[i])
+				left, _ := readProcess(there[i])
 				t.Errorf("process did not end: %v (%v)", left, err)
 			}
 			_ = unix.Close(int(p.Fd))

@@ -4,7 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -16,6 +19,7 @@ const (
 	freezeLooks = 10                     // but not before so many looks: a keeper that the machine gives no time has not tried yet
 	killLimit   = 5 * time.Second        // after which what does not die is reported
 	sweepPause  = time.Millisecond       // between looks at the process table
+	chaseRounds = 100                    // after each other, before the next of those
 )
 
 // BecomeSubreaper makes orphans below the calling process its children.
@@ -69,6 +73,7 @@ func (s sweeper) run() (left []Process, err error) {
 	start := time.Now()
 	seen := map[int]bool{}
 	for looks := 0; looks < freezeLooks || time.Since(start) < freezeLimit; looks++ {
+		s.chase(syscall.SIGSTOP)
 		found, err := s.look()
 		if err != nil {
 			return nil, err
@@ -91,6 +96,7 @@ func (s sweeper) run() (left []Process, err error) {
 		time.Sleep(sweepPause)
 	}
 	for start = time.Now(); ; time.Sleep(sweepPause) {
+		s.chase(syscall.SIGKILL)
 		found, err := s.look()
 		if err != nil || len(found) == 0 {
 			return nil, err
@@ -101,6 +107,44 @@ func (s sweeper) run() (left []Process, err error) {
 			return slices.DeleteFunc(found, Process.dead), nil
 		}
 	}
+}
+
+// chase signals the children of the root as the kernel lists them, and those that come in their place. A process that
+// starts another in a session of its own and ends, which does the same, could else be gone each time that the whole
+// process table has been read: its like is always a child of the root, which is a subreaper. Kernels that do not list
+// children leave it to the table.
+func (s sweeper) chase(sig syscall.Signal) {
+	done := map[int]bool{}
+	for range chaseRounds {
+		var moving []Process
+		for _, pid := range listedChildren() {
+			if done[pid] {
+				continue
+			}
+			done[pid] = true
+			if p, ok := readProcess(pid); ok && !p.dead() && !s.spare(p) {
+				moving = append(moving, p)
+			}
+		}
+		if len(moving) == 0 {
+			return
+		}
+		s.signal(moving, sig)
+	}
+}
+
+// listedChildren are those of the calling process, if the kernel lists them.
+func listedChildren() (pids []int) {
+	lists, _ := filepath.Glob("/proc/self/task/*/children") // the pattern is good
+	for _, list := range lists {
+		text, _ := os.ReadFile(list) // of a thread that has ended it has none
+		for _, word := range strings.Fields(string(text)) {
+			if pid, err := strconv.Atoi(word); err == nil {
+				pids = append(pids, pid)
+			}
+		}
+	}
+	return pids
 }
 
 // childless reports whether the calling process, which is a subreaper, has no child, and so nothing below it.
