@@ -32,6 +32,30 @@ mk_measure_options measure_options(const mk_measure_options* given) {
   return o;
 }
 
+uint64_t measure_fan_shard(const int32_t* devices, int32_t count, const mk_measure_options& o, const mk_measure_fan* fans,
+                           int32_t fan_count) {
+  if (devices == nullptr || fans == nullptr) fail(MK_ERROR_ARGUMENT, "devices or fans is NULL");
+  if (count < 2 || count > kFanMostPeers + 1)
+    fail(MK_ERROR_ARGUMENT, "%d devices; 2 to %d push to one another", count, kFanMostPeers + 1);
+  for (int i = 0; i < count; ++i)
+    if (std::find(devices, devices + i, devices[i]) != devices + i)
+      fail(MK_ERROR_ARGUMENT, "device %d is there twice", devices[i]);
+  if (fan_count < 1) fail(MK_ERROR_ARGUMENT, "fan_count is %d", fan_count);
+  for (const mk_measure_fan* f = fans; f != fans + fan_count; ++f) {
+    check_struct(f, "mk_measure_fan");
+    if (f->sources < 1 || f->sources > count) fail(MK_ERROR_ARGUMENT, "sources is %d; 1 to %d are possible", f->sources, count);
+    if (f->peers < 1 || f->peers >= count) fail(MK_ERROR_ARGUMENT, "peers is %d; 1 to %d are possible", f->peers, count - 1);
+    if (f->ctas < 0 || f->ctas > 1024) fail(MK_ERROR_ARGUMENT, "ctas is %d; 0 to 1024 are possible", f->ctas);
+    if (f->depth < 1 || f->depth > kFanMostDepth)
+      fail(MK_ERROR_ARGUMENT, "depth is %d; 1 to %d are possible", f->depth, kFanMostDepth);
+  }
+  const uint64_t shard = o.bytes / static_cast<uint64_t>(count - 1) / kFanBlock * kFanBlock;
+  if (shard == 0 || shard / kFanBlock * static_cast<uint64_t>(count - 1) * static_cast<uint64_t>(o.repeats) >= UINT32_MAX)
+    fail(MK_ERROR_ARGUMENT, "bytes is %llu; among %d devices at least %llu are wanted, and less than 2^32 blocks of %u in all repeats",
+         static_cast<unsigned long long>(o.bytes), count, static_cast<unsigned long long>(kFanBlock) * (count - 1), kFanBlock);
+  return shard;
+}
+
 namespace {
 
 constexpr int kPoison = 0xA5;          // no byte that a pattern has everywhere
@@ -291,6 +315,82 @@ void measure_pair(int a_device, int b_device, const mk_measure_options& o, mk_me
   measure_signals(path[1], b, a, o);
 }
 
+// GPUs that push to one another, each to those that follow it; what comes from the p-th before it has a place of its own.
+class Ring {
+ public:
+  Ring(const int32_t* devices, int32_t count, const mk_measure_options& o, uint64_t shard) : options_(o), shard_(shard) {
+    for (int i = 0; i < count; ++i) sides_.push_back(std::make_unique<Side>(devices[i], o.bytes));
+    for (int i = 0; i < count; ++i)
+      for (int peer = 0; peer < count; ++peer) {
+        if (i == peer) continue;
+        access_.push_back(std::make_unique<PeerAccess>(devices[i], devices[peer]));
+        reaches_.push_back(access_.back()->direct());
+      }
+    for (int i = 0; i < count; ++i) {
+      sides_[i]->select();
+      check_cuda(measure_write(sides_[i]->source.at(), shard, seed(i), sides_[i]->lane.stream), "making data");
+      sides_[i]->lane.wait();
+    }
+  }
+
+  void measure(mk_measure_fan& f) const {
+    for (int s = 0; s < f.sources; ++s)
+      for (int p = 1; p <= f.peers; ++p)
+        if (!reaches_[s * (size() - 1) + (peer(s, p) < s ? peer(s, p) : peer(s, p) - 1)])
+          fail(MK_ERROR_UNSUPPORTED, "device %d does not reach the memory of device %d", sides_[s]->device, sides_[peer(s, p)]->device);
+    push(f, 1);  // warms up
+    for (int s = 0; s < f.sources; ++s) check_cuda(cudaEventRecord(sides_[s]->lane.ready, sides_[s]->lane.stream), "event");
+    for (int s = 0; s < f.sources; ++s) {
+      for (int other = 0; other < f.sources; ++other)
+        check_cuda(cudaStreamWaitEvent(sides_[s]->lane.stream, sides_[other]->lane.ready, 0), "waiting for the other streams");
+      check_cuda(cudaEventRecord(sides_[s]->lane.start, sides_[s]->lane.stream), "event");
+    }
+    push(f, static_cast<uint32_t>(options_.repeats));
+    for (int s = 0; s < f.sources; ++s) check_cuda(cudaEventRecord(sides_[s]->lane.end, sides_[s]->lane.stream), "event");
+    wait(f);
+    f.gbs = 0;
+    for (int s = 0; s < f.sources; ++s) {
+      const double gbs = sides_[s]->lane.gbs(shard_ * f.peers * options_.repeats);
+      f.gbs = s == 0 ? gbs : std::min(f.gbs, gbs);
+    }
+    for (const auto& side : sides_) side->poison(shard_ * (size() - 1));
+    push(f, 1);
+    wait(f);
+    f.words = shard_ / 8 * f.peers * f.sources;
+    f.wrong = 0;
+    for (int s = 0; s < f.sources; ++s)
+      for (int p = 1; p <= f.peers; ++p) {
+        const Side& to = *sides_[peer(s, p)];
+        f.wrong += to.wrong(to.target.at() + (p - 1) * shard_, shard_, seed(s));
+      }
+  }
+
+ private:
+  int size() const { return static_cast<int>(sides_.size()); }
+  int peer(int source, int p) const { return (source + p) % size(); }
+  static uint64_t seed(int source) { return 100 + source; }
+
+  void push(const mk_measure_fan& f, uint32_t passes) const {
+    for (int s = 0; s < f.sources; ++s) {
+      FanTargets targets = {};
+      targets.count = f.peers;
+      for (int p = 1; p <= f.peers; ++p) targets.at[p - 1] = sides_[peer(s, p)]->target.at() + (p - 1) * shard_;
+      sides_[s]->select();
+      check_cuda(measure_fan(sides_[s]->source.at(), targets, static_cast<uint32_t>(shard_ / kFanBlock), passes, f.ctas, f.depth,
+                             sides_[s]->lane.stream), "pushing to peers");
+    }
+  }
+  void wait(const mk_measure_fan& f) const {
+    for (int s = 0; s < f.sources; ++s) sides_[s]->lane.wait();
+  }
+
+  const mk_measure_options options_;
+  const uint64_t shard_;
+  std::vector<std::unique_ptr<Side>> sides_;
+  std::vector<std::unique_ptr<PeerAccess>> access_;
+  std::vector<bool> reaches_;  // by source, then by peer without itself
+};
+
 // The host's side of a signal exchange: answers each word that the GPU writes. False: none came in time.
 bool answer(std::atomic<uint64_t>& in, std::atomic<uint64_t>& out, uint64_t rounds, uint64_t timeout_ns) {
   using Clock = std::chrono::steady_clock;
@@ -378,6 +478,18 @@ int mk_measure_pair(int32_t a, int32_t b, const mk_measure_options* options, mk_
     mk::check_gpu(a);
     mk::check_gpu(b);
     mk::measure_pair(a, b, o, path);
+  });
+}
+
+int mk_measure_fan_out(const int32_t* devices, int32_t count, const mk_measure_options* options, mk_measure_fan* fans,
+                       int32_t fan_count, mk_error* error) {
+  return mk::guarded(error, [&] {
+    const mk_measure_options o = mk::measure_options(options);
+    const uint64_t shard = mk::measure_fan_shard(devices, count, o, fans, fan_count);
+    for (int i = 0; i < count; ++i) mk::check_gpu(devices[i]);
+    const mk::DeviceGuard guard(devices[0]);  // restores the caller's device, whatever order the GPUs are left in
+    const mk::Ring ring(devices, count, o, shard);
+    for (int i = 0; i < fan_count; ++i) ring.measure(fans[i]);
   });
 }
 

@@ -49,8 +49,25 @@ typedef struct mk_measure_host {
   uint64_t wrong_to_device, wrong_to_host;
 } mk_measure_host;
 
+/* Some GPUs push at once, each the same data to several peers: CTAs of one thread carry blocks of 16 KiB through their shared
+ * memory, by TMA both ways, each block to one peer after the other. The first four fields are the caller's. */
+typedef struct mk_measure_fan {
+  uint32_t size, version;
+  int32_t sources; /* the first so many of the devices push */
+  int32_t peers;   /* each to so many that follow it, the first device following the last */
+  int32_t ctas;    /* of each kernel, at most 1024; 0: as many as the GPU has SMs */
+  int32_t depth;   /* blocks that a CTA has on their way, 1 to 4. 1: a block is written before the next is loaded, as the sm mover
+                      of ag_gemm does it */
+  double gbs;      /* what the slowest source sends to all its peers together */
+  uint64_t words;  /* 8-byte words checked */
+  uint64_t wrong;  /* of them, not what was sent */
+} mk_measure_fan;
+
 /* Both directions between two GPUs: path[0] is from a to b, path[1] back. `options` may be NULL. */
 MK_API int mk_measure_pair(int32_t a, int32_t b, const mk_measure_options* options, mk_measure_path path[2], mk_error* error);
+/* `devices` are 2 to 16 CUDA ordinals; every source must reach its peers directly. Each peer gets bytes / (count - 1). */
+MK_API int mk_measure_fan_out(const int32_t* devices, int32_t count, const mk_measure_options* options, mk_measure_fan* fans,
+                              int32_t fan_count, mk_error* error);
 MK_API int mk_measure_host_link(int32_t device, const mk_measure_options* options, mk_measure_host* out, mk_error* error);
 
 #ifdef __cplusplus

@@ -2,6 +2,7 @@
 
 #include "ptx/fence.cuh"
 #include "ptx/memory.cuh"
+#include "ptx/tma.cuh"
 
 namespace mk {
 namespace {
@@ -74,6 +75,38 @@ __global__ void signal_kernel(bool first, uint64_t* out, const uint64_t* in, uin
   result->ns = done == 0 ? 0 : ptx::global_timer() - start;
 }
 
+// One thread per CTA. Unit u of a pass is block u / targets, for target u % targets.
+__global__ void fan_kernel(const char* source, const __grid_constant__ FanTargets targets, uint32_t blocks, uint32_t passes, uint32_t depth) {
+  extern __shared__ __align__(128) char buffers[];
+  __shared__ uint64_t loaded[kFanMostDepth];
+  for (uint32_t stage = 0; stage < depth; ++stage) ptx::mbarrier_init(&loaded[stage], 1);
+  ptx::fence_mbarrier_init();
+  const uint32_t peers = static_cast<uint32_t>(targets.count), units = blocks * peers * passes;
+  const uint32_t mine = blockIdx.x < units ? (units - blockIdx.x + gridDim.x - 1) / gridDim.x : 0;
+  const auto place = [&](uint32_t i) { return (blockIdx.x + i * gridDim.x) / peers % blocks * uint64_t{kFanBlock}; };
+  const auto load = [&](uint32_t i) {
+    const uint32_t stage = i % depth;
+    ptx::mbarrier_arrive_expect(&loaded[stage], kFanBlock);
+    ptx::bulk_load(buffers + stage * kFanBlock, source + place(i), kFanBlock, &loaded[stage]);
+  };
+  for (uint32_t i = 0; i < depth && i < mine; ++i) load(i);
+#pragma unroll 1
+  for (uint32_t i = 0; i < mine; ++i) {
+    const uint32_t stage = i % depth;
+    ptx::mbarrier_wait(&loaded[stage], i / depth & 1);
+    ptx::bulk_store(targets.at[(blockIdx.x + i * gridDim.x) % peers] + place(i), buffers + stage * kFanBlock, kFanBlock);
+    ptx::tma_store_commit();
+    if (depth == 1) {
+      ptx::tma_store_wait_all();
+      if (i + 1 < mine) load(i + 1);
+    } else {
+      ptx::tma_store_wait_read<1>();  // the store before this one has left its buffer
+      if (i > 0 && i - 1 + depth < mine) load(i - 1 + depth);
+    }
+  }
+  ptx::tma_store_wait_all();
+}
+
 cudaError_t full_grid(int* ctas) {
   int device = 0, sms = 0;
   if (const cudaError_t e = cudaGetDevice(&device)) return e;
@@ -87,12 +120,12 @@ cudaError_t full_grid(int* ctas) {
 cudaError_t measure_prepare() {
   const void* kernels[] = {reinterpret_cast<const void*>(write_kernel), reinterpret_cast<const void*>(check_kernel),
                            reinterpret_cast<const void*>(ring_kernel), reinterpret_cast<const void*>(follow_kernel),
-                           reinterpret_cast<const void*>(signal_kernel)};
+                           reinterpret_cast<const void*>(signal_kernel), reinterpret_cast<const void*>(fan_kernel)};
   for (const void* k : kernels) {
     cudaFuncAttributes attributes;
     if (const cudaError_t e = cudaFuncGetAttributes(&attributes, k)) return e;
   }
-  return cudaSuccess;
+  return cudaFuncSetAttribute(fan_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kFanMostDepth * kFanBlock);
 }
 
 cudaError_t measure_write(void* to, uint64_t bytes, uint64_t seed, cudaStream_t stream) {
@@ -125,6 +158,18 @@ cudaError_t measure_follow(const void* ring, uint32_t hops, uint64_t* ns, cudaSt
 cudaError_t measure_signal(bool first, uint64_t* out, const uint64_t* in, uint64_t rounds, uint64_t timeout_ns,
                            SignalResult* result, cudaStream_t stream) {
   signal_kernel<<<1, 1, 0, stream>>>(first, out, in, rounds, timeout_ns, result);
+  return cudaGetLastError();
+}
+
+cudaError_t measure_fan(const void* source, const FanTargets& targets, uint32_t blocks, uint32_t passes, int ctas, int depth,
+                        cudaStream_t stream) {
+  if (ctas == 0) {
+    int device = 0;
+    if (const cudaError_t e = cudaGetDevice(&device)) return e;
+    if (const cudaError_t e = cudaDeviceGetAttribute(&ctas, cudaDevAttrMultiProcessorCount, device)) return e;
+  }
+  fan_kernel<<<ctas, 1, depth * kFanBlock, stream>>>(static_cast<const char*>(source), targets, blocks, passes,
+                                                    static_cast<uint32_t>(depth));
   return cudaGetLastError();
 }
 

@@ -36,4 +36,19 @@ cudaError_t measure_follow(const void* ring, uint32_t hops, uint64_t* ns, cudaSt
 cudaError_t measure_signal(bool first, uint64_t* out, const uint64_t* in, uint64_t rounds, uint64_t timeout_ns,
                            SignalResult* result, cudaStream_t stream);
 
+// Blocks in which a fan pushes, and how many a CTA may have on their way.
+constexpr uint32_t kFanBlock = 16 << 10;
+constexpr int kFanMostDepth = 4;
+constexpr int kFanMostPeers = 15;
+
+// Where a source pushes its data to: the same places in each peer.
+struct FanTargets {
+  char* at[kFanMostPeers];
+  int32_t count;
+};
+
+// `ctas` CTAs (0: one for each SM) push the first `blocks` blocks of `source` to all targets, `passes` times over.
+cudaError_t measure_fan(const void* source, const FanTargets& targets, uint32_t blocks, uint32_t passes, int ctas, int depth,
+                        cudaStream_t stream);
+
 }  // namespace mk

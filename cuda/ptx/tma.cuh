@@ -1,4 +1,4 @@
-// cp.async.bulk.tensor: the bulk tensor copy engine (TMA), three-dimensional tiles.
+// cp.async.bulk: the bulk copy engine (TMA), three-dimensional tiles of tensors and plain pieces.
 //
 // Order: all of these run in the async proxy. Data that generic instructions wrote must be fenced
 // (ptx/fence.cuh) before a copy reads it. A load completes on an mbarrier; a store completes in a bulk group:
@@ -44,6 +44,16 @@ __device__ __forceinline__ void tma_load_multicast(void* smem, const CUtensorMap
 __device__ __forceinline__ void tma_store(const CUtensorMap* map, const void* smem, int x, int y, int z) {
   asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];"
                ::"l"(map), "r"(smem_address(smem)), "r"(x), "r"(y), "r"(z) : "memory");
+}
+
+// The same for `bytes` in one piece, without a map; addresses and size are multiples of 16.
+__device__ __forceinline__ void bulk_load(void* smem, const void* from, uint32_t bytes, uint64_t* barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+               ::"r"(smem_address(smem)), "l"(from), "r"(bytes), "r"(smem_address(barrier)) : "memory");
+}
+__device__ __forceinline__ void bulk_store(void* to, const void* smem, uint32_t bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
+               ::"l"(to), "r"(smem_address(smem)), "r"(bytes) : "memory");
 }
 
 __device__ __forceinline__ void tma_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }

@@ -1,6 +1,7 @@
-// mk_measure on real GPUs: figures of the first GPU's host link and of every pair, all checks clean, and a planted fault
-// found. Ends with "N passed, N failed".
+// mk_measure on real GPUs: figures of the first GPU's host link, of every pair and of fans, all checks clean, and a planted
+// fault found. Ends with "N passed, N failed".
 #include <cstdio>
+#include <vector>
 
 #include "include/mkernel_measure.h"
 #include "kernels/measure.cu"  // the library exports none of it
@@ -40,6 +41,29 @@ void pair(int a, int b) {
   }
 }
 
+// All push to all others, with many and with few CTAs on their way: every word arrives.
+void fan_out(int devices) {
+  if (devices < 2) return;
+  std::vector<int32_t> all(devices);
+  for (int i = 0; i < devices; ++i) all[i] = i;
+  std::vector<mk_measure_fan> fans;
+  for (const int sources : {1, devices})
+    for (int peers = 1; peers < devices; peers = peers * 2 + 1)
+      for (const int depth : {1, 4}) {
+        mk_measure_fan f;
+        MK_INIT(&f);
+        f.sources = sources, f.peers = peers, f.ctas = depth == 4 ? 16 : 0, f.depth = depth;
+        fans.push_back(f);
+      }
+  mk_error e;
+  const int code = mk_measure_fan_out(all.data(), devices, nullptr, fans.data(), static_cast<int32_t>(fans.size()), &e);
+  expect(code == MK_OK, e.text);
+  for (const mk_measure_fan& f : fans) {
+    printf("%d of %d push to %d with %d CTAs, %d blocks each on their way: %.1f GB/s\n", f.sources, devices, f.peers, f.ctas, f.depth, f.gbs);
+    expect(f.gbs > 1 && f.words > 0 && f.wrong == 0, "a fan has figures, and what it carried is right");
+  }
+}
+
 // The check must count exactly the words that are wrong.
 void planted_fault() {
   constexpr uint64_t kBytes = 1 << 20, kSeed = 9;
@@ -76,6 +100,7 @@ int main() {
   host_link();
   for (int a = 0; a < devices; ++a)
     for (int b = a + 1; b < devices; ++b) pair(a, b);
+  fan_out(devices);
   printf("%d passed, %d failed\n", passed, failed);
   return failed == 0 ? 0 : 1;
 }

@@ -54,6 +54,44 @@ TEST(bad_measure_options_are_named) {
   CHECK(has(refusal(o), "interface version 9"));
 }
 
+TEST(fans_are_checked_and_share_the_bytes) {
+  const int32_t devices[] = {0, 1, 2, 3, 4, 5, 6, 7}, twice[] = {0, 1, 0};
+  const auto why = [](const int32_t* d, int32_t count, const mk_measure_options& o, const mk_measure_fan* f, int32_t n) -> std::string {
+    try {
+      measure_fan_shard(d, count, o, f, n);
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  };
+  mk_measure_options o = measure_options(nullptr);
+  mk_measure_fan f;
+  MK_INIT(&f);
+  f.sources = 8, f.peers = 7, f.ctas = 132, f.depth = 4;
+  CHECK(measure_fan_shard(devices, 8, o, &f, 1) == (256u << 20) / 7 / kFanBlock * kFanBlock);
+  f.peers = 1;
+  CHECK(measure_fan_shard(devices, 8, o, &f, 1) == (256u << 20) / 7 / kFanBlock * kFanBlock);  // the same data for any number of peers
+  CHECK(has(why(nullptr, 8, o, &f, 1), "NULL") && has(why(devices, 8, o, nullptr, 1), "NULL"));
+  CHECK(has(why(devices, 1, o, &f, 1), "1 devices") && has(why(devices, 17, o, &f, 1), "17 devices"));
+  CHECK(has(why(twice, 3, o, &f, 1), "device 0 is there twice") && has(why(devices, 8, o, &f, 0), "fan_count is 0"));
+  const auto spoilt = [&](int32_t mk_measure_fan::*field, int32_t value) {
+    mk_measure_fan bad[2] = {f, f};
+    bad[1].*field = value;
+    return why(devices, 8, o, bad, 2);
+  };
+  CHECK(has(spoilt(&mk_measure_fan::sources, 0), "sources is 0") && has(spoilt(&mk_measure_fan::sources, 9), "sources is 9"));
+  CHECK(has(spoilt(&mk_measure_fan::peers, 0), "peers is 0") && has(spoilt(&mk_measure_fan::peers, 8), "peers is 8"));
+  CHECK(has(spoilt(&mk_measure_fan::ctas, -1), "ctas is -1") && has(spoilt(&mk_measure_fan::ctas, 1025), "ctas is 1025"));
+  CHECK(has(spoilt(&mk_measure_fan::depth, 0), "depth is 0") && has(spoilt(&mk_measure_fan::depth, 5), "depth is 5"));
+  o.bytes = 6 * kFanBlock;
+  CHECK(has(why(devices, 8, o, &f, 1), "at least 114688 are wanted"));
+  o.bytes = uint64_t{4} << 30, o.repeats = 1000;
+  CHECK(why(devices, 8, o, &f, 1).empty());
+  mk_measure_fan old = f;
+  old.version = 9;
+  CHECK(has(why(devices, 8, o, &old, 1), "interface version 9"));
+}
+
 TEST(measuring_what_is_not_there_is_refused) {
   mk_error e;
   mk_measure_path path[2];
@@ -65,6 +103,11 @@ TEST(measuring_what_is_not_there_is_refused) {
   if (cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0) return;
   CHECK(mk_measure_pair(0, 1, nullptr, path, &e) == MK_ERROR_UNSUPPORTED && has(e.text, "no CUDA device"));
   CHECK(mk_measure_host_link(0, nullptr, &host, &e) == MK_ERROR_UNSUPPORTED && has(e.text, "no CUDA device"));
+  const int32_t both[] = {0, 1};
+  mk_measure_fan fan;
+  MK_INIT(&fan);
+  fan.sources = fan.peers = fan.depth = 1;
+  CHECK(mk_measure_fan_out(both, 2, nullptr, &fan, 1, &e) == MK_ERROR_UNSUPPORTED && has(e.text, "no CUDA device"));
 }
 
 // A shift by words, another seed, and a word left out must all be seen.

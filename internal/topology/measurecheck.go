@@ -38,6 +38,7 @@ func (c *checkup) measured() {
 				"of %d words sent, wrong were %d copied, %d stored and %d loaded", p.Words, p.WrongCopy, p.WrongStore, p.WrongLoad)
 		}
 	}
+	c.fans(m)
 	c.slowHosts(m)
 	c.slowPaths(m)
 }

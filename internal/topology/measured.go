@@ -15,6 +15,9 @@ import (
 type Measured struct {
 	Paths []MeasuredPath `json:"paths"`
 	Hosts []MeasuredHost `json:"hosts"`
+	Fans  []MeasuredFan  `json:"fans"` // of all GPUs together
+
+	FanProblem string `json:"fan_problem"` // why they were not measured, "" if they were
 }
 
 // MeasuredPath is from the memory of one GPU to that of another, by the node's indices.
@@ -57,10 +60,13 @@ type Meter interface {
 	UUIDs() ([]string, error)               // by number
 	Pair(a, b int) ([2]MeasuredPath, error) // from a to b, and back; From and To are the caller's to fill in
 	HostLink(gpu int) (MeasuredHost, error) // with memory near the calling thread; GPU is the caller's to fill in
+
+	// FanOut fills in the figures of cases: the first of the GPUs push, each to those that follow it.
+	FanOut(gpus []int, cases []MeasuredFan) ([]MeasuredFan, error)
 }
 
-// Measure measures every GPU's host link and every pair of GPUs that this process may use, one after the other, and
-// keeps the figures in the node. A link that cannot be measured keeps the reason; an error is only returned if none could
+// Measure measures every GPU's host link, every pair of GPUs that this process may use, one after the other, and all of them
+// at once, and keeps the figures in the node. A link that cannot be measured keeps the reason; an error is only returned if none could
 // be tried, or when ctx ends.
 func (n *Node) Measure(ctx context.Context, m Meter) error {
 	uuids, err := m.UUIDs()
@@ -71,7 +77,8 @@ func (n *Node) Measure(ctx context.Context, m Meter) error {
 	for _, uuid := range uuids {
 		at = append(at, slices.IndexFunc(n.GPUs, func(g GPU) bool { return g.UUID == uuid && uuid != "" }))
 	}
-	found := &Measured{Paths: []MeasuredPath{}, Hosts: []MeasuredHost{}}
+	found := &Measured{Paths: []MeasuredPath{}, Hosts: []MeasuredHost{}, Fans: []MeasuredFan{}}
+	var known []int // CUDA's numbers of GPUs of this node
 	for cuda, g := range at {
 		if g < 0 {
 			n.note(uuids[cuda], "is not measured: it is no whole GPU of this node")
@@ -80,6 +87,7 @@ func (n *Node) Measure(ctx context.Context, m Meter) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
+		known = append(known, cuda)
 		found.Hosts = append(found.Hosts, n.measureHost(m, cuda, &n.GPUs[g]))
 	}
 	if len(found.Hosts) == 0 {
@@ -103,6 +111,7 @@ func (n *Node) Measure(ctx context.Context, m Meter) error {
 			found.Paths = append(found.Paths, paths[:]...)
 		}
 	}
+	found.measureFans(m, known)
 	slices.SortFunc(found.Hosts, func(a, b MeasuredHost) int { return a.GPU - b.GPU })
 	slices.SortFunc(found.Paths, func(a, b MeasuredPath) int {
 		if a.From != b.From {

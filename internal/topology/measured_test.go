@@ -15,11 +15,15 @@ type bench struct {
 	err   error
 	pair  func(a, b int) ([2]MeasuredPath, error)
 	host  func(gpu int) (MeasuredHost, error)
+	fan   func(gpus []int, cases []MeasuredFan) ([]MeasuredFan, error)
 }
 
 func (b bench) UUIDs() ([]string, error)               { return b.uuids, b.err }
 func (b bench) Pair(x, y int) ([2]MeasuredPath, error) { return b.pair(x, y) }
 func (b bench) HostLink(gpu int) (MeasuredHost, error) { return b.host(gpu) }
+func (b bench) FanOut(gpus []int, cases []MeasuredFan) ([]MeasuredFan, error) {
+	return b.fan(gpus, cases)
+}
 
 func goodPath() MeasuredPath {
 	return MeasuredPath{Direct: true, CopyGBs: 392, BothGBs: 385, StoreGBs: 370, LoadUS: 1.3, SignalUS: 0.9, Words: 1 << 25}
@@ -30,6 +34,13 @@ func goodBench(n *Node) bench {
 		pair: func(int, int) ([2]MeasuredPath, error) { return [2]MeasuredPath{goodPath(), goodPath()}, nil },
 		host: func(int) (MeasuredHost, error) {
 			return MeasuredHost{ToDeviceGBs: 55, ToHostGBs: 54, BothToDeviceGBs: 40, BothToHostGBs: 41, SignalUS: 2.1, Words: 1 << 25}, nil
+		},
+		fan: func(_ []int, cases []MeasuredFan) ([]MeasuredFan, error) {
+			out := slices.Clone(cases)
+			for i := range out {
+				out[i].GBs, out[i].Words = float64(300+10*out[i].Peers+out[i].Depth), 1<<20
+			}
+			return out, nil
 		},
 	}
 	for _, g := range n.GPUs {
@@ -76,7 +87,8 @@ func TestMeasure(t *testing.T) {
 	var text strings.Builder
 	e.WriteMeasured(&text, Style{})
 	for _, want := range []string{"GPU0  X     397   397", "GPU7  390   390", "GPU3  55.0    54.0     40.0 + 41.0   2.10",
-		"184 transfers, 49.4 GB, were read back and compared: all right"} {
+		"sources  peers  blocks  4    8    16   32   64   all SMs", "1        3      1       331  331", "8        7      4       374  374",
+		"256 transfers, 50.0 GB, were read back and compared: all right"} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("the view lacks %q:\n%s", want, text.String())
 		}
@@ -131,6 +143,19 @@ func TestMeasureFindsFaults(t *testing.T) {
 				return h, err
 			}
 		}, []string{"measured-slow GPU6 - host"}, "12.0"},
+		{"words lost on the way to many", func(b *bench) {
+			good := b.fan
+			b.fan = func(gpus []int, cases []MeasuredFan) ([]MeasuredFan, error) {
+				fans, err := good(gpus, cases)
+				fans[len(fans)-1].Wrong = 3
+				return fans, err
+			}
+		}, []string{"measured-data 8 GPUs to 7 peers each"}, "374 WRONG"},
+		{"fans that fail", func(b *bench) {
+			b.fan = func([]int, []MeasuredFan) ([]MeasuredFan, error) {
+				return nil, errors.New("device 3 does not reach device 5")
+			}
+		}, []string{"measured-failed GPUs that push to several peers"}, "peers: device 3 does not reach device 5"},
 		{"a link that fails", func(b *bench) {
 			b.pair = func(x, y int) ([2]MeasuredPath, error) {
 				if x == 3 && y == 4 {
@@ -172,8 +197,18 @@ func TestMeasureOfSomeGPUs(t *testing.T) {
 		}
 		return [2]MeasuredPath{goodPath(), goodPath()}, nil
 	}
+	fan := b.fan
+	b.fan = func(gpus []int, cases []MeasuredFan) ([]MeasuredFan, error) {
+		if !slices.Equal(gpus, []int{0, 2}) {
+			t.Errorf("fans among %v", gpus)
+		}
+		return fan(gpus, cases)
+	}
 	if err := n.Measure(t.Context(), b); err != nil {
 		t.Fatal(err)
+	}
+	if f := n.Measured.Fans; len(f) != 24 || f[0].Peers != 1 || f[23].Sources != 2 {
+		t.Errorf("fans of two GPUs: %+v", f)
 	}
 	if len(n.Measured.Paths) != 2 || n.Measured.Paths[0].From != 0 || n.Measured.Paths[0].To != 4 || len(n.Measured.Hosts) != 2 {
 		t.Errorf("%+v", n.Measured)
@@ -214,8 +249,26 @@ func TestMeasuredSurvivesTheDocument(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if m := back[0].Measured; m == nil || len(m.Paths) != 56 || m.Paths[0] != n.Measured.Paths[0] || m.Hosts[7] != n.Measured.Hosts[7] {
+	if m := back[0].Measured; m == nil || len(m.Paths) != 56 || m.Paths[0] != n.Measured.Paths[0] || m.Hosts[7] != n.Measured.Hosts[7] || !slices.Equal(m.Fans, n.Measured.Fans) {
 		t.Errorf("%+v", m)
+	}
+}
+
+// Fans are measured for the numbers of peers that there are, each once.
+func TestFanCases(t *testing.T) {
+	for gpus, want := range map[int][]int{1: nil, 2: {1}, 3: {1, 2}, 4: {1, 3}, 6: {1, 3, 5}, 8: {1, 3, 7}, 16: {1, 3, 7, 15}} {
+		var peers []int
+		seen := map[MeasuredFan]bool{}
+		for _, c := range fanCases(gpus) {
+			peers = append(peers, c.Peers)
+			if seen[c] || c.Sources != 1 && c.Sources != gpus {
+				t.Errorf("%d GPUs: %+v", gpus, c)
+			}
+			seen[c] = true
+		}
+		if got := slices.Compact(peers); !slices.Equal(got, want) || len(peers) != 24*len(want) {
+			t.Errorf("%d GPUs: %d cases with %v peers, want %v", gpus, len(peers), got, want)
+		}
 	}
 }
 

@@ -44,6 +44,7 @@ func (e *Eval) WriteMeasured(b *strings.Builder, s Style) {
 			b.WriteByte('\n')
 		}
 	}
+	m.writeFans(b, s)
 	if len(m.Hosts) > 0 {
 		e.writeHostLinks(b, s)
 	}
@@ -160,6 +161,11 @@ func dataVerdict(m *Measured) string {
 		transfers += n
 		words += uint64(n) * p.Words
 		wrong += p.wrong()
+	}
+	for i := range m.Fans {
+		transfers++
+		words += m.Fans[i].Words
+		wrong += m.Fans[i].Wrong
 	}
 	for i := range m.Hosts {
 		h := &m.Hosts[i]

@@ -10,7 +10,7 @@
 #define MKRUN_FUNCTIONS(X)                                                                                             \
   X(mk_version)                                                                                                        \
   X(mk_device_count) X(mk_device_query) X(mk_device_reaches) X(mk_device_free_bytes)                                   \
-  X(mk_measure_pair) X(mk_measure_host_link)                                                                           \
+  X(mk_measure_pair) X(mk_measure_fan_out) X(mk_measure_host_link)                                                     \
   X(mk_context_create) X(mk_context_destroy) X(mk_barrier)                                                             \
   X(mk_allocate) X(mk_free) X(mk_copy) X(mk_fill)                                                                      \
   X(mk_stream_create) X(mk_stream_destroy) X(mk_stream_synchronize) X(mk_stream_hold)                                  \
@@ -52,6 +52,7 @@ MKRUN_CALL(mk_device_query, (const mkrun_library *lib, int32_t device, mk_device
 MKRUN_CALL(mk_device_reaches, (const mkrun_library *lib, int32_t device, int32_t peer, int32_t *yes, mk_error *e), (device, peer, yes, e))
 MKRUN_CALL(mk_device_free_bytes, (const mkrun_library *lib, int32_t device, uint64_t *bytes, mk_error *e), (device, bytes, e))
 MKRUN_CALL(mk_measure_pair, (const mkrun_library *lib, int32_t a, int32_t b, mk_measure_path *path, mk_error *e), (a, b, NULL, path, e))
+MKRUN_CALL(mk_measure_fan_out, (const mkrun_library *lib, const int32_t *d, int32_t n, mk_measure_fan *f, int32_t count, mk_error *e), (d, n, NULL, f, count, e))
 MKRUN_CALL(mk_measure_host_link, (const mkrun_library *lib, int32_t device, mk_measure_host *out, mk_error *e), (device, NULL, out, e))
 MKRUN_CALL(mk_context_destroy, (const mkrun_library *lib, mk_context *c, mk_error *e), (c, e))
 MKRUN_CALL(mk_barrier, (const mkrun_library *lib, mk_context *c, mk_stream s, mk_error *e), (c, s, e))

@@ -35,6 +35,11 @@ func (*Library) Pair(int, int) ([2]topology.MeasuredPath, error) {
 	return [2]topology.MeasuredPath{}, errNoCgo
 }
 
+// FanOut fails.
+func (*Library) FanOut([]int, []topology.MeasuredFan) ([]topology.MeasuredFan, error) {
+	return nil, errNoCgo
+}
+
 // HostLink fails.
 func (*Library) HostLink(int) (topology.MeasuredHost, error) {
 	return topology.MeasuredHost{}, errNoCgo

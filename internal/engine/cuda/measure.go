@@ -5,7 +5,12 @@ package cuda
 // #include "bridge.h"
 import "C"
 
-import "github.com/mkrun/mkrun/internal/topology"
+import (
+	"slices"
+	"unsafe"
+
+	"github.com/mkrun/mkrun/internal/topology"
+)
 
 // A Library is a topology.Meter: it measures the links of the GPUs that this process sees.
 var _ topology.Meter = (*Library)(nil)
@@ -37,6 +42,31 @@ func (l *Library) Pair(a, b int) ([2]topology.MeasuredPath, error) {
 		}
 	}
 	return out, err
+}
+
+// FanOut implements topology.Meter.
+func (l *Library) FanOut(gpus []int, cases []topology.MeasuredFan) ([]topology.MeasuredFan, error) {
+	var e C.mk_error
+	devices := make([]C.int32_t, len(gpus))
+	for i, g := range gpus {
+		devices[i] = C.int32_t(g)
+	}
+	fans := make([]C.mk_measure_fan, len(cases))
+	for i, c := range cases {
+		fans[i] = C.mk_measure_fan{
+			size: C.sizeof_mk_measure_fan, version: C.MK_VERSION,
+			sources: C.int32_t(c.Sources), peers: C.int32_t(c.Peers), ctas: C.int32_t(c.CTAs), depth: C.int32_t(c.Depth),
+		}
+	}
+	code := C.mkrun_call_mk_measure_fan_out(l.c, unsafe.SliceData(devices), C.int32_t(len(devices)), unsafe.SliceData(fans), C.int32_t(len(fans)), &e)
+	if err := check(code, &e); err != nil {
+		return nil, err
+	}
+	out := slices.Clone(cases)
+	for i, f := range fans {
+		out[i].GBs, out[i].Words, out[i].Wrong = float64(f.gbs), uint64(f.words), uint64(f.wrong)
+	}
+	return out, nil
 }
 
 // HostLink implements topology.Meter.

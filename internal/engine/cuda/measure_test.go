@@ -30,6 +30,16 @@ func TestMeasuredFiguresArriveInTheirPlaces(t *testing.T) {
 	if want := (topology.MeasuredHost{ToDeviceGBs: 1, ToHostGBs: 2, BothToDeviceGBs: 3, BothToHostGBs: 4, SignalUS: 5, Words: 6, WrongToDevice: 7, WrongToHost: 8}); err != nil || host != want {
 		t.Errorf("%+v, %v", host, err)
 	}
+	fans, err := m.FanOut([]int{1, 0}, []topology.MeasuredFan{{Sources: 1, Peers: 1, CTAs: 16, Depth: 4}, {Sources: 2, Peers: 1, Depth: 1}})
+	if want := []topology.MeasuredFan{
+		{Sources: 1, Peers: 1, CTAs: 16, Depth: 4, GBs: 1116.4, Words: 14, Wrong: 15},
+		{Sources: 2, Peers: 1, Depth: 1, GBs: 2100.1, Words: 15, Wrong: 16},
+	}; err != nil || !slices.Equal(fans, want) {
+		t.Errorf("%+v, %v", fans, err)
+	}
+	if _, err := m.FanOut([]int{0, 2}, []topology.MeasuredFan{{Sources: 1, Peers: 1, Depth: 1}}); err == nil || err.Error() != "a device that does not exist" {
+		t.Errorf("%v", err)
+	}
 	if _, err := m.Pair(0, 2); err == nil || err.Error() != "a device that does not exist" {
 		t.Errorf("%v", err)
 	}
