@@ -97,11 +97,11 @@ StampGrid ag_gemm_gate(const mk_ag_gemm_args& a, const mk_ag_gemm_config& c) {
   return stamp_grid(a.k, log2_of(c.row_block / kTileM), log2_of(c.k_block / kStepK));
 }
 
-std::vector<CopyChunk> ag_gemm_copies(const StampGrid& g, int64_t rows) {
+std::vector<CopyChunk> ag_gemm_copies(const StampGrid& g, int64_t rows, bool last) {
   std::vector<CopyChunk> out;
-  const int32_t row_blocks = static_cast<int32_t>(stamp_rows(g, rows));
-  for (int32_t row = 0; row + 1 < row_blocks; ++row) out.push_back({row, 0, g.k_blocks});
-  for (int32_t at = 0; at < g.k_blocks && row_blocks > 0;) {
+  const int32_t row_blocks = static_cast<int32_t>(stamp_rows(g, rows)), whole = last && row_blocks > 0 ? row_blocks - 1 : row_blocks;
+  for (int32_t row = 0; row < whole; ++row) out.push_back({row, 0, g.k_blocks});
+  for (int32_t at = 0; at < g.k_blocks && whole < row_blocks;) {
     const int32_t count = std::max(1, (g.k_blocks - at) / 2);
     out.push_back({row_blocks - 1, at, count});
     at += count;

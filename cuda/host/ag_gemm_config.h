@@ -39,8 +39,9 @@ struct CopyChunk {
   int32_t k_blocks;
 };
 
-// Whole blocks of rows at the rate of contiguous copies; the last block, which the last tiles wait for, in pieces of
-// half of what is left, so that little is left to compute when the last piece comes.
-std::vector<CopyChunk> ag_gemm_copies(const StampGrid& gate, int64_t rows);
+// Whole blocks of rows at the rate of contiguous copies. Of the rank's last copy, which its peer's last tiles wait for, the
+// last block goes in pieces of half of what is left, so that little is left to compute when the last piece comes; each piece
+// costs a gap, so the copies before, behind which others still come, are not cut.
+std::vector<CopyChunk> ag_gemm_copies(const StampGrid& gate, int64_t rows, bool last);
 
 }  // namespace mk

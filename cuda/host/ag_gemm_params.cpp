@@ -144,7 +144,7 @@ void copy_shards(mk_ag_gemm& op, const AgGemmParams& p, const mk_ag_gemm_args& a
     char* landing = context.heap->base(copy.peer) + op.landing_at + int64_t{copy.row} * a.k * 2;
     const char* own = static_cast<const char*>(a.a) + copy.own_row * a.lda * 2;
     uint64_t* stamps = p.flags[copy.peer] + copy.raise;
-    for (const CopyChunk& chunk : ag_gemm_copies(g, copy.rows)) {
+    for (const CopyChunk& chunk : ag_gemm_copies(g, copy.rows, &copy == &s.copies.back())) {
       const int64_t row = int64_t{chunk.row_block} * c.row_block, column = int64_t{chunk.k_block} * c.k_block;
       const int64_t rows = std::min<int64_t>(c.row_block, copy.rows - row);
       const int64_t columns = std::min(int64_t{chunk.k_blocks} * c.k_block, a.k - column);

@@ -67,19 +67,24 @@ TEST(one_stamp_stands_for_all_rows_and_steps) {
   CHECK((int64_t{32} << g.k_shift) < INT32_MAX && (1 << g.k_shift) > last_step);  // what a gate computes
 }
 
-TEST(copies_cover_the_shard_once_and_end_small) {
-  for (const int rows : {1, 2, 9})
-    for (const int columns : {1, 2, 3, 16, 100}) {
-      const StampGrid g = {columns, 0, 0};
-      std::set<std::pair<int, int>> seen;
-      int count = 0, last = 0;
-      for (const CopyChunk& c : ag_gemm_copies(g, rows * 128 - 5)) {
-        last = c.k_blocks;
-        for (int k = c.k_block; k < c.k_block + c.k_blocks; ++k, ++count) seen.insert({c.row_block, k});
+TEST(copies_cover_the_shard_once_and_the_last_ends_small) {
+  for (const bool last : {false, true})
+    for (const int rows : {1, 2, 9})
+      for (const int columns : {1, 2, 3, 16, 100}) {
+        const StampGrid g = {columns, 0, 0};
+        std::set<std::pair<int, int>> seen;
+        const std::vector<CopyChunk> chunks = ag_gemm_copies(g, rows * 128 - 5, last);
+        int count = 0;
+        for (const CopyChunk& c : chunks)
+          for (int k = c.k_block; k < c.k_block + c.k_blocks; ++k, ++count) seen.insert({c.row_block, k});
+        CHECK(count == rows * columns && static_cast<int>(seen.size()) == count);
+        if (last) {
+          CHECK(chunks.back().k_blocks == 1);
+        } else {
+          CHECK(static_cast<int>(chunks.size()) == rows);
+        }
       }
-      CHECK(count == rows * columns && static_cast<int>(seen.size()) == count);
-      CHECK(last == 1);
-    }
+  CHECK(ag_gemm_copies({16, 0, 0}, 0, true).empty() && ag_gemm_copies({16, 0, 0}, 0, false).empty());
 }
 
 TEST(shared_memory_regions_do_not_overlap) {
