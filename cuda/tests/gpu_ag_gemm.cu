@@ -1,13 +1,15 @@
 // ag_gemm on real GPUs: every answer against an fp32 reference, repeats against the first answer bit by bit, faults.
-// Usage: gpu_ag_gemm [ranks] [all | quick | dead | brief] [chunks] [nodes]. One process per rank, rank r on GPU r modulo their number
-// (more ranks than GPUs need MPS). `quick` is for sanitizers, `brief` a few of each; `dead` kills the last rank before the
-// others' first call. More than one node is emulated. Ends with "N passed, N failed". Plans are read from the folder of the program (tests/plans.h).
+// Usage: gpu_ag_gemm [ranks] [all | quick | dead | brief | fuzz] [chunks] [nodes] [seed]. One process per rank, rank r on GPU r
+// modulo their number (more ranks than GPUs need MPS). `quick` is for sanitizers, `brief` a few of each; `dead` kills the last
+// rank before the others' first call; `fuzz` makes random calls from the seed. More than one node is emulated. Ends with "N passed, N failed". Plans are read from the folder of the program (tests/plans.h).
 #include <algorithm>
 #include <functional>
 #include <string>
 
 #include "include/mkernel.h"
+#include "tests/fuzz.h"
 #include "tests/gpu_operands.cuh"
+#include "tests/options.h"
 #include "tests/plans.h"
 #include "tests/ranks.h"
 
@@ -17,11 +19,14 @@ using test::cuda;
 using test::Operands;
 using test::Problem;
 
+constexpr int kFuzzCalls = 200;
+
 struct Suite {
   test::Rank rank;
   std::string mode;
   std::string folder;  // of the plans
   int nodes = 1;
+  uint64_t seed = 1;  // of fuzz
   bool quick = false;
   mk_context* context = nullptr;
   mk_ag_gemm* op = nullptr;
@@ -88,13 +93,13 @@ struct Suite {
   }
 
   template <typename T>
-  void one(const Problem& p, const mk_ag_gemm_config& c, uint64_t seed, bool say = false) {
+  bool one(const Problem& p, const mk_ag_gemm_config& c, uint64_t seed, bool say = false) {
     Operands<T> o(p, rank.rank, rank.world, seed);
     o.poison();
     const mk_ag_gemm_args a = o.args();
     rank.meet();  // the ranks' checks take different times; waits are short here
     must(mk_ag_gemm_launch(op, &a, &c, stream, &error), name(p, c).c_str());
-    right(o, name(p, c), say);
+    return right(o, name(p, c), say);
   }
 
   void shapes() {
@@ -149,6 +154,17 @@ struct Suite {
     one<__nv_bfloat16>({512, 1024, 147456}, config(MK_MOVER_AUTO, 0, 0), ++seed);   // a long K
     one<__nv_bfloat16>({33000, 64, 65536}, config(MK_MOVER_AUTO, 0, 0), ++seed);    // A of more than 2^31 elements
     one<__nv_bfloat16>({50000, 43008, 64}, config(MK_MOVER_AUTO, 0, 0), ++seed);    // C of more than 2^31 elements
+  }
+
+  // Random shapes and settings, one call each, all on one operator. A failure names the call: the same seed makes it again.
+  void fuzz(int calls) {
+    test::Fuzz draws(seed, rank.world, copies);
+    for (int call = 0; call < calls; ++call) {
+      const test::Draw d = draws.next();
+      const Problem p{d.m, d.n, d.k, d.extra};
+      const bool good = d.half ? one<__half>(p, d.config, seed + call) : one<__nv_bfloat16>(p, d.config, seed + call);
+      if (!good) printf("[%d] that was call %d of seed %llu\n", rank.rank, call, static_cast<unsigned long long>(seed));
+    }
   }
 
   // The caller may overwrite its shard as soon as its own call is over, in stream order: peers must have got it by then.
@@ -445,6 +461,18 @@ struct Suite {
     must(mk_context_create(&d, &context, &error), "context");
     must(mk_ag_gemm_create(context, &od, &op, &error), "operator");
     if (mode == "dead") return dead_peer();
+    if (mode == "fuzz") {
+      fuzz(kFuzzCalls);
+    } else {
+      suite();
+    }
+    must(mk_ag_gemm_destroy(op, &error), "destroy");
+    must(mk_context_destroy(context, &error), "destroy");
+    printf("[%d] %d passed, %d failed\n", rank.rank, passed, failed);
+    return failed == 0 ? 0 : 1;
+  }
+
+  void suite() {
     // The first call in a fresh process is the fused kernel.
     shapes();
     refusals();
@@ -462,29 +490,26 @@ struct Suite {
     if (copies) graph(MK_MOVER_CE);
     faults(quick ? 0 : copies && mode == "all" ? 50 : 4);
     if (rank.world > 1) caller_aborts();
-    must(mk_ag_gemm_destroy(op, &error), "destroy");
-    must(mk_context_destroy(context, &error), "destroy");
-    printf("[%d] %d passed, %d failed\n", rank.rank, passed, failed);
-    return failed == 0 ? 0 : 1;
   }
 };
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  const int world = argc > 1 ? atoi(argv[1]) : 1;
-  const std::string mode = argc > 2 ? argv[2] : "all", program = argv[0];
-  const size_t slash = program.rfind('/');
-  const int chunks = argc > 3 ? atoi(argv[3]) : 1, nodes = argc > 4 ? atoi(argv[4]) : 1;
-  if (world < 1 || chunks < 1 || nodes < 1 || world % nodes != 0) {
-    printf("usage: gpu_ag_gemm [ranks] [all | quick | dead | brief] [chunks] [nodes]\n");
+  test::Options options;
+  if (!test::parse_options({argv + 1, argv + argc}, &options)) {
+    fputs(test::kUsage, stderr);
     return 2;
   }
-  const std::string folder =
-      test::plan_folder(slash == std::string::npos ? "." : program.substr(0, slash), nodes, world / nodes, chunks);
+  const std::string program = argv[0];
+  const size_t slash = program.rfind('/');
+  const int world = options.ranks;
+  const std::string folder = test::plan_folder(slash == std::string::npos ? "." : program.substr(0, slash), options.nodes,
+                                               world / options.nodes, options.chunks);
   const auto body = [&](const test::Rank& r) {
     Suite suite;
-    suite.rank = r, suite.mode = mode, suite.quick = mode == "quick", suite.folder = folder, suite.nodes = nodes;
+    suite.rank = r, suite.mode = options.mode, suite.quick = options.mode == "quick", suite.folder = folder;
+    suite.nodes = options.nodes, suite.seed = options.seed;
     return suite.run();
   };
   if (world == 1) {

@@ -43,7 +43,7 @@ void patch(std::vector<char>& bytes, size_t at, uint32_t value) {
 }  // namespace
 
 TEST(every_row_is_computed_once_and_comes_from_where_it_is) {
-  const struct { int nodes, per_node, chunks; } worlds[] = {{1, 1, 1}, {1, 2, 1}, {1, 2, 3}, {1, 8, 1}, {2, 1, 16}, {2, 2, 2}, {2, 8, 1}};
+  const struct { int nodes, per_node, chunks; } worlds[] = {{1, 1, 1}, {1, 2, 1}, {1, 2, 3}, {1, 8, 1}, {1, 8, 3}, {2, 1, 16}, {2, 2, 2}, {2, 4, 4}, {4, 2, 2}, {2, 8, 1}};
   for (const auto& w : worlds)
     for (const int64_t m : {1, 7, 128, 1000, 8192})
       for (int rank = 0; rank < w.nodes * w.per_node; ++rank) {
@@ -65,7 +65,7 @@ TEST(every_row_is_computed_once_and_comes_from_where_it_is) {
 
 // What every rank sends is what the others wait for: the same rows, the same words.
 TEST(what_is_raised_is_what_is_awaited) {
-  const struct { int nodes, per_node, chunks; } worlds[] = {{1, 2, 3}, {1, 8, 1}, {2, 1, 16}, {2, 2, 2}, {2, 8, 1}};
+  const struct { int nodes, per_node, chunks; } worlds[] = {{1, 2, 3}, {1, 8, 1}, {1, 8, 3}, {2, 1, 16}, {2, 2, 2}, {2, 4, 4}, {4, 2, 2}, {2, 8, 1}};
   for (const auto& w : worlds)
     for (const int64_t m : {5, 999, 4096}) {
       const int world = w.nodes * w.per_node;

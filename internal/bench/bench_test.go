@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -177,7 +178,7 @@ func TestKernelConfig(t *testing.T) {
 	if got := kernelConfig(s); got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
-	script, err := os.ReadFile("../../scripts/gpu/mkernel.py")
+	script, err := os.ReadFile("../../scripts/gpu/options.py")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,17 +195,19 @@ func TestKernelConfig(t *testing.T) {
 
 // The script is asked by options that it has, gets its plans, and what it says of failures is told.
 func TestPython(t *testing.T) {
-	script, err := os.ReadFile("../../scripts/gpu/bench.py")
-	if err != nil {
-		t.Fatal(err)
-	}
 	job := Job{Versus: []string{"nccl"}, Loop: LoopQueued, Rounds: 4, Calls: 10, Shapes: []plan.Shape{{M: 8, N: 16, K: 24}, {M: 1, N: 2, K: 8}},
 		Configs: []config.Settings{{Mover: "ce"}, {}}, Library: "/l.so", Ranks: 2, Chunks: []int{1, 3},
 		Plans: map[int][][]byte{1: {[]byte("p0"), []byte("p1")}, 3: {[]byte("q0"), []byte("q1")}}, Alone: []byte("a"), GPUs: "1,0"}
 	args := job.arguments("/d", "/d/r.json")
-	for _, arg := range args {
-		if strings.HasPrefix(arg, "--") && !bytes.Contains(script, []byte(`"`+arg+`"`)) {
-			t.Errorf("bench.py has no option %s", arg)
+	// What the script's own parser makes of them.
+	parsed, err := exec.CommandContext(t.Context(), "python3", append([]string{"-B", "../../scripts/gpu/options.py"}, args[3:]...)...).Output()
+	if err != nil {
+		t.Fatalf("the script does not take %q: %v", args, err)
+	}
+	for _, want := range []string{`"shapes": [[8, 16, 24], [1, 2, 8]]`, `"configured": {"8,16,24": {"mover": 2}, "1,2,8": {}}`,
+		`"chunks_of": {"8,16,24": 1, "1,2,8": 3}`, `"vs": ["nccl"]`, `"queued": 0.9`, `"ranks": 2`, `"plans": "/d"`, `"json": "/d/r.json"`} {
+		if !strings.Contains(string(parsed), want) {
+			t.Errorf("the script reads no %s:\n%s", want, parsed)
 		}
 	}
 	if !slices.Contains(args, "8,16,24:chunks=1 mover=ce") || !slices.Contains(args, "1,2,8:chunks=3 ") || !slices.Contains(args, "--queued") {
@@ -227,7 +230,7 @@ func TestPython(t *testing.T) {
 	if err != nil || times.GPUs != 2 {
 		t.Fatalf("%+v, %v\n%s", times, err, said.String())
 	}
-	for _, want := range []string{"p0p1q1a", "bench.py", "mkernel.py", "gpus 1,0"} {
+	for _, want := range []string{"p0p1q1a", "bench.py", "mkernel.py", "options.py", "gpus 1,0"} {
 		if !strings.Contains(said.String(), want) {
 			t.Errorf("the script saw no %q:\n%s", want, said.String())
 		}

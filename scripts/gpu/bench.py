@@ -4,11 +4,9 @@ One process per GPU. Every iteration: device-side barrier of the ranks, event, t
 take turns in rounds, so that heat and clocks are shared fairly; operands rotate over more than three times the L2.
 A figure is the median of all iterations of a rank, the slower rank of the two. Data are normal random numbers.
 
-    bench.py gemm|ag|copy [--shapes M,N,K[:KEY=VALUE ...] ...] [--vs nccl asynctp] [--configs 'KEY=A,B KEY=C' ...] [--rounds R] [--iterations I] [--queued MCYCLES] [--json FILE]
+    bench.py gemm|ag|copy [--shapes M,N,K[:KEY=VALUE ...] ...] [--vs nccl asynctp] [--configs 'KEY=A,B KEY=C' ...] [--rounds R] [--iterations I] [--queued MCYCLES] [--seconds S] [--json FILE]
 """
-import argparse
 import ctypes
-import itertools
 import json
 import math
 import os
@@ -24,11 +22,8 @@ import torch.multiprocessing as mp
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import mkernel as mk  # noqa: E402
+from options import parse  # noqa: E402
 
-GEMM_SHAPES = [(4096, 4096, 4096), (8192, 4096, 8192), (16384, 4096, 8192), (8192, 8192, 2048), (8192, 8192, 4096),
-               (2048, 2048, 2048)]
-AG_SHAPES = [(8192, 1024, 8192), (8192, 4096, 8192), (2048, 2048, 2048), (4096, 2048, 4096), (16384, 2048, 8192),
-             (32768, 4096, 8192), (256, 4096, 8192), (16, 4096, 8192)]
 L2_BYTES = 60 << 20
 
 
@@ -295,14 +290,28 @@ def copy_probe():
         print(f"copy 2d width {width}: {rows * columns * 2 / min(ms) / 1e6:.0f} GB/s")
 
 
+def write_json(options, world, everything):
+    """What is known so far, in one step: whoever is cut short leaves a whole file."""
+    with open(options.json + ".part", "w") as f:
+        json.dump({"what": options.what, "queued": bool(options.queued), "gpus": world, "nodes": options.nodes, "net": options.net,
+                   "cuda": torch.version.cuda, "command": " ".join(sys.argv), "rounds": options.rounds,
+                   "iterations": options.iterations, "torch": torch.__version__, "device": torch.cuda.get_device_name(),
+                   "date": time.strftime("%Y-%m-%d %H:%M"), "results": everything}, f, indent=1)
+    os.replace(options.json + ".part", options.json)
+
+
 def worker(rank, world, options):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(options.port), RANK=str(rank), WORLD_SIZE=str(world))
     dist.init_process_group("nccl", rank=rank, world_size=world, device_id=torch.device("cuda", rank))
     r = Rank(rank, world, options)
     bench, table = (bench_gemm, table_gemm) if options.what == "gemm" else (bench_ag, table_ag)
-    everything = {}
+    everything, begun = {}, time.time()
     for shape in options.shapes:
         start = time.time()
+        if options.seconds and any(r.gather(start - begun > options.seconds)):
+            if rank == 0:
+                print(f"# {shape} and what follows is left out: {options.seconds:g} s are over", flush=True)
+            break
         try:
             out = bench(r, shape)
         except Exception as e:
@@ -312,61 +321,17 @@ def worker(rank, world, options):
         if rank == 0:
             table(shape, out, options)
             print(f"# {shape} took {time.time() - start:.1f} s", flush=True)
-    if rank == 0 and options.json:
-        with open(options.json, "w") as f:
-            json.dump({"what": options.what, "queued": bool(options.queued), "gpus": world, "nodes": options.nodes, "net": options.net, "cuda": torch.version.cuda,
-                       "command": " ".join(sys.argv), "rounds": options.rounds, "iterations": options.iterations, "torch": torch.__version__, "device": torch.cuda.get_device_name(),
-                       "date": time.strftime("%Y-%m-%d %H:%M"), "results": everything}, f, indent=1)
+            if options.json:
+                write_json(options, world, everything)
     dist.barrier()
     os._exit(0)
 
 
-def parse_config(text):
-    """'tile_n=256,128 cluster=1,2' -> every combination."""
-    keys, values = [], []
-    for part in text.split():
-        key, _, choice = part.partition("=")
-        if key not in mk.CONFIG_FIELDS:
-            raise SystemExit(f"no such setting: {key}")
-        keys.append(key)
-        values.append([{"sm": 1, "ce": 2}.get(v) or int(v) for v in choice.split(",")])
-    return [dict(zip(keys, combination)) for combination in itertools.product(*values)]
-
-
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("gemm", "ag", "copy"))
-    parser.add_argument("--shapes", nargs="*")
-    parser.add_argument("--configs", nargs="*", default=[""])
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--iterations", type=int, default=10)
-    parser.add_argument("--queued", type=float, default=0, help="million cycles of head start for the host, per call")
-    parser.add_argument("--vs", nargs="*", choices=("nccl", "asynctp"), default=("nccl", "asynctp"))
-    parser.add_argument("--ranks", type=int, help="one on each of the first GPUs; left out: all")
-    parser.add_argument("--plans", help="folder of c1/rank*.plan, c2/..., by chunks, instead of those of `make cuda`; with --plan-alone")
-    parser.add_argument("--plan-alone", help="folder of rank0.plan of one rank alone")
-    parser.add_argument("--nodes", type=int, default=1, help="emulated nodes that the GPUs are spread over")
-    parser.add_argument("--net", type=float, default=50, help="GB/s of each rank's emulated link, each way")
-    parser.add_argument("--graph", action="store_true", help="also time each call captured in a graph and replayed")
-    parser.add_argument("--library", help="another build of libmkernel.so, to compare builds")
-    parser.add_argument("--json")
-    options = parser.parse_args()
+    options = parse(__doc__)
     if options.what == "copy":
         copy_probe()
         return
-    default = GEMM_SHAPES if options.what == "gemm" else AG_SHAPES
-    options.configured, options.chunks_of = {}, {}
-    if options.shapes:
-        for text in options.shapes:
-            sizes, colon, config = text.partition(":")
-            if colon:  # as mkrun bench asks: each shape with what is configured for it
-                shape, words = tuple(map(int, sizes.split(","))), config.split()
-                options.chunks_of[shape] = next((int(w[7:]) for w in words if w.startswith("chunks=")), 1)
-                options.configured[shape] = parse_config(" ".join(w for w in words if not w.startswith("chunks=")))[0]
-        options.shapes = [tuple(map(int, s.partition(":")[0].split(","))) for s in options.shapes]
-    else:
-        options.shapes = default
-    options.configs = [c for text in options.configs for c in parse_config(text)]
     world = options.ranks or torch.cuda.device_count()
     if world > torch.cuda.device_count():
         raise SystemExit(f"{world} ranks, and {torch.cuda.device_count()} GPUs are seen")

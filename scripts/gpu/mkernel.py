@@ -2,6 +2,8 @@
 import ctypes as C
 import os
 
+from options import CONFIG_FIELDS
+
 VERSION = 2
 SM, CE = 1, 2
 ALLGATHER = C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_void_p, C.c_void_p, C.c_uint64)
@@ -33,8 +35,6 @@ Waits = struct("Waits", ("ctas", C.c_int32), ("launches", C.c_int32), ("life", C
 Args = struct("Args", ("m", C.c_int64), ("n", C.c_int64), ("k", C.c_int64), ("a", C.c_void_p), ("b", C.c_void_p),
               ("c", C.c_void_p), ("lda", C.c_int64), ("ldb", C.c_int64), ("ldc", C.c_int64), ("element", C.c_int32),
               ("reserved", C.c_int32))
-CONFIG_FIELDS = ("mover", "tile_n", "cluster", "ctas", "raster_group", "push_ctas", "push_group",
-                 "row_block", "k_block", "split_k")
 Config = struct("Config", *((name, C.c_int32) for name in CONFIG_FIELDS))
 
 

@@ -6,5 +6,5 @@ import "embed"
 
 // FS holds bench.py and what it needs beside itself.
 //
-//go:embed bench.py mkernel.py
+//go:embed bench.py mkernel.py options.py
 var FS embed.FS
