@@ -24,7 +24,7 @@ func TestP64PortRange(t *testing.T) {
 	if port, rest, _ := strings.Cut(strings.TrimSpace(j.stdout.String()), " "); len(port) != 5 || port < "20000" || port > "20031" || rest != "20000-20031" {
 		t.Errorf("the rank has %q", j.stdout.String())
 	}
-	launch(t, "-H", all, "--start-timeout", "4s", "--", "true").want(t, 124, "has not reached this host") // without the range
+	launch(t, "-H", all, "--start-timeout", "8s", "--", "true").want(t, 124, "has not reached this host") // without the range
 	launch(t, "-H", all, "--port-range", "20000", "--", "true").want(t, 2, "--port-range", "expected a form such as 20000-20100")
 	nobody(t, time.Now(), settle)
 }

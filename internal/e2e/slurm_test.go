@@ -101,7 +101,7 @@ func marked(t *testing.T, prefix string) map[int]string {
 // waitForMarked waits until a number of processes with a command line that begins so run.
 func waitForMarked(t *testing.T, prefix string, n int) map[int]string {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		if found := marked(t, prefix); len(found) == n {
 			return found
 		} else if time.Now().After(end) {

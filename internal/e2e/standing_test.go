@@ -34,7 +34,7 @@ func stand(tb testing.TB, on ...string) (secret string, agents map[string]*exec.
 				tb.Logf("%s's standing agent said:\n%s", h, said.String())
 			}
 		})
-		for end := time.Now().Add(10 * time.Second); !strings.Contains(said.String(), "waiting for launches"); time.Sleep(5 * time.Millisecond) {
+		for end := time.Now().Add(time.Minute); !strings.Contains(said.String(), "waiting for launches"); time.Sleep(5 * time.Millisecond) {
 			if time.Now().After(end) {
 				tb.Fatalf("%s's agent does not stand: %s", h, said.String())
 			}
