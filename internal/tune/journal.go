@@ -37,10 +37,11 @@ type record struct {
 	Check    bool              `json:"check,omitempty"` // not timed, but compared with a reference
 	Settings []config.Settings `json:"settings"`
 	Times    []Time            `json:"times"`
+	Date     string            `json:"date"` // when
 }
 
 func (r record) key() (string, error) {
-	r.Times = nil
+	r.Times, r.Date = nil, ""
 	b, err := json.Marshal(r)
 	return string(b), err
 }
@@ -48,10 +49,13 @@ func (r record) key() (string, error) {
 // Journal is a results file: what was measured is added to it at once, so a search that was cut short goes on where it
 // was. A search takes the same steps when it sees the same times.
 type Journal struct {
+	Today string // is written to what is measured, YYYY-MM-DD
+	Date  string // when that was measured which was asked for last
+	Added int    // measurements of this process
+	Found int    // that were there already
+
 	file  *os.File
-	known map[string][]Time
-	Added int // measurements of this process
-	Found int // that were there already
+	known map[string]record
 }
 
 // OpenJournal opens a results file, or makes one. One that holds times of something else is refused. A last line that
@@ -62,7 +66,7 @@ func OpenJournal(name string, h Header) (*Journal, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening the results file: %w", err)
 	}
-	j := &Journal{file: f, known: make(map[string][]Time)}
+	j := &Journal{file: f, known: make(map[string]record)}
 	if err := j.read(name, h); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
@@ -142,7 +146,7 @@ func (j *Journal) add(line []byte) error {
 	if err != nil {
 		return err
 	}
-	j.known[key] = r.Times
+	j.known[key] = r
 	return nil
 }
 
@@ -188,18 +192,20 @@ func (j *Journal) once(r record, measure func() ([]Time, error)) ([]Time, error)
 	if err != nil {
 		return nil, fmt.Errorf("encoding a measurement: %w", err)
 	}
-	if times, ok := j.known[key]; ok {
+	if known, ok := j.known[key]; ok {
 		j.Found++
-		return times, nil
+		j.Date = known.Date
+		return known.Times, nil
 	}
 	if r.Times, err = measure(); err != nil {
 		return nil, err
 	}
+	r.Date, j.Date = j.Today, j.Today
 	line, err := json.Marshal(r)
 	if err != nil {
 		return nil, fmt.Errorf("encoding a measurement: %w", err)
 	}
-	j.known[key] = r.Times
+	j.known[key] = r
 	j.Added++
 	return r.Times, j.write(line)
 }

@@ -57,6 +57,7 @@ func (s *Session) Run(ctx context.Context) error {
 		return &RefusedError{err}
 	}
 	defer func() { _ = journal.Close() }() // each line was synced
+	journal.Today = s.Today
 	var failed []error
 	for i, shape := range s.Shapes {
 		err := s.tune(ctx, journal, i, shape, &entries[i])
@@ -124,7 +125,9 @@ func (s *Session) tune(ctx context.Context, journal *Journal, i int, shape reque
 				shape, i+1, len(s.Shapes), p.Step, p.Timed, p.BestMS, Describe(p.Best), time.Since(began).Seconds())
 		},
 	}
-	if e.Found, err = search.Run(ctx); err != nil || !s.Check {
+	e.Found, err = search.Run(ctx)
+	e.Date = journal.Date // of the last comparison, which may be from before
+	if err != nil || !s.Check {
 		return err
 	}
 	err = journal.Check(shape.String(), runner.Check)(ctx, e.Found.Settings)

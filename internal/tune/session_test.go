@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -66,6 +67,42 @@ func TestSessionGoesOnAfterFailures(t *testing.T) {
 	}
 	if data, err := os.ReadFile(s.Results); err != nil || bytes.Count(data, []byte("\n")) != 1 {
 		t.Errorf("results %q (%v)", data, err)
+	}
+}
+
+// What was measured on another day is not said to be of today.
+func TestSessionKeepsTheDateOfWhatItFinds(t *testing.T) {
+	dir := t.TempDir()
+	jobs := 0
+	s := Session{
+		Request: small(), Shapes: []request.ListedShape{{M: 64, N: 32, K: 16}}, Calls: 2, Budget: 5, Check: true,
+		Results: filepath.Join(dir, "r.jsonl"), Write: filepath.Join(dir, "w.yaml"), Out: io.Discard, Progress: io.Discard,
+		Launch: func(_ context.Context, runs []*request.Resolved) (docs []*report.Document, err error) {
+			jobs++
+			for range runs {
+				docs = append(docs, &report.Document{Status: report.Pass, TimeMS: &report.Times{Median: 2}, Check: &report.Check{}})
+			}
+			return docs, nil
+		},
+	}
+	var texts [2]string
+	for i, today := range []string{"2026-11-30", "2026-12-01"} {
+		s.Today = today
+		before := jobs
+		if err := s.Run(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		if (jobs > before) != (i == 0) {
+			t.Errorf("%s: %d jobs", today, jobs-before)
+		}
+		text, err := os.ReadFile(s.Write)
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts[i] = string(text)
+	}
+	if !strings.Contains(texts[0], "date: 2026-11-30") || texts[1] != texts[0] {
+		t.Errorf("the first day it writes\n%s, the next day\n%s", texts[0], texts[1])
 	}
 }
 
