@@ -158,7 +158,7 @@ func cmdNobody(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 // pollLimit bounds every wait of a script for something that other processes do.
-const pollLimit = 30 * time.Second
+const pollLimit = 2 * time.Minute
 
 func poll(ts *testscript.TestScript, done func() bool, failure func() string) {
 	for end := time.Now().Add(pollLimit); !done(); time.Sleep(5 * time.Millisecond) {
