@@ -21,7 +21,7 @@ export NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 NVSHMEM_DISABLE_NVL
 export PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 
 # Parts and their seconds for eight GPUs, the most important first.
-readonly PARTS=(facts:15 right:60 nodes:70 speed:100 links:50 queued:85 fuzz:40 split:50 peers:40 tune:60)
+readonly PARTS=(facts:15 right:60 nodes:70 speed:100 links:50 queued:85 fuzz:40 split:50 peers:40 bars:60 tune:60)
 readonly SHAPES="8192,1024,8192 8192,4096,8192 8192,2048,8192 16384,1024,8192 16384,4096,8192 32768,4096,8192 4096,1024,8192 4096,4096,8192 16384,2048,8192 32768,1024,8192 4096,2048,8192 32768,2048,8192"
 
 say() { printf 'gpu-8: %s\n' "$*" >&2; }
@@ -224,6 +224,20 @@ part_peers() {
   done
 }
 
+# What docs/results.md wants tried on two GPUs where the measured times miss their bars.
+part_bars() {
+  [ "$ranks" -eq 2 ] || return 0
+  local loop=(--ranks 2 --rounds 2 --queued 0.9 --vs)
+  step bars-gemm.log "${bench[@]}" gemm --ranks 2 --rounds 2 --queued 0.2 --shapes 8192,4096,8192 2048,2048,2048 4096,4096,4096 \
+    --configs "" "ctas=128,124,120" "ctas=128 cluster=1,2 raster_group=8,32" --json "$work/bench-bars-gemm.json"
+  step bars-wide.log "${bench[@]}" ag "${loop[@]}" --shapes 8192,1024,8192 --configs "" "mover=ce k_block=256,512,1024 cluster=1,2" "mover=ce ctas=128" \
+    "mover=sm push_ctas=132 push_group=1,4,8,32" --json "$work/bench-bars-wide.json"
+  step bars-few.log "${bench[@]}" ag "${loop[@]}" --shapes 256,4096,8192 16,4096,8192 --configs "" "mover=sm tile_n=128 cluster=1 split_k=1,2,4" \
+    "mover=sm push_ctas=16,33,66,132" --json "$work/bench-bars-few.json"
+  step bars-long.log "${bench[@]}" ag "${loop[@]}" --shapes 32768,4096,8192 --configs "" "mover=ce ctas=128,124" "mover=ce raster_group=8,32" \
+    --json "$work/bench-bars-long.json"
+}
+
 # Entries for configs/ag_gemm.yaml.
 part_tune() {
   [ "$ranks" -gt 1 ] || return 0
@@ -277,6 +291,7 @@ for entry in "${parts[@]}"; do
     fuzz) part_fuzz ;;
     split) part_split ;;
     peers) part_peers ;;
+    bars) part_bars ;;
     tune) part_tune ;;
     cpu) part_cpu ;;
   esac

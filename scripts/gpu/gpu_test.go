@@ -121,7 +121,7 @@ func TestSummary(t *testing.T) {
 		"check  right        gpu_ag_gemm on 8 ranks: 8 passed, 0 failed\n", "check  fuzz-1       did not finish  (1 bad lines)\n",
 		"ag     queued 8192,1024,8192  gemm 0.1740 own 0.1800 ag 0.3600 seq 0.5500 atp 0.4200 | 0.3900 [0.3900 0.3900] /best 0.929 /gemm 2.241 | sm 0.4500 ce 0.3900 | exposed 0.55 host 50us | predicted ce ",
 		"nodes  2 x 4 at 50 GB/s 8192,4096,8192  gemm 0.7000 link 1.3422 | 1.4000",
-		"split  8 GPUs 8192,1024,8192: sm push_ctas=16 0.5000, sm push_ctas=8 0.6000; best 235 GB/s out of each GPU; failed: ['mover=2 k_block=512']",
+		"split  8 GPUs 8192,1024,8192: gemm 0.1700; sm push_ctas=16 0.5000, sm push_ctas=8 0.6000; best 235 GB/s out of each GPU; failed: ['mover=2 k_block=512']",
 		"links  fabric completed; 1 paths: copy 390-390, both ways 385-385, store 370-370 GB/s; signal 1.5-1.5, load 1.2-1.2 us; wrong words 3",
 		"links  host: to GPU 53-53, to host 55-55 GB/s; GPU-CPU-GPU signal 3.1-3.1 us",
 		"fan    8 push to 7, 1 blocks on their way, GB/s by CTAs: all 301",

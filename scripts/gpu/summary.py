@@ -63,10 +63,11 @@ def sweep(name, data):
         own = sorted((x["ms"], setting) for setting, x in out.items() if "error" not in x and "=" in setting)
         broken = [setting for setting, x in out.items() if "error" in x]
         text = ", ".join(f"{setting.replace('mover=1', 'sm').replace('mover=2', 'ce')} {ms:.4f}" for ms, setting in own[:12])
-        gather = f"all-gather {out['allgather']['ms']:.4f}; " if "ms" in out.get("allgather", {}) else ""
+        others = " ".join(f"{label} {out[of]['ms']:.4f}" for of, label in (("cublas", "cublas"), ("gemm", "gemm"), ("allgather", "all-gather"), ("default", "default"))
+                          if "ms" in out.get(of, {}))
         sent = 2e-6 * m * k * (data["gpus"] - 1) / data["gpus"]
-        rate = f"; best {sent / own[0][0]:.0f} GB/s out of each GPU" if own else ""
-        print(f"{name:<6} {data['gpus']} GPUs {shape}: {gather}{text}{rate}{f'; failed: {broken}' if broken else ''}")
+        rate = f"; best {sent / own[0][0]:.0f} GB/s out of each GPU" if own and data["what"] == "ag" else ""
+        print(f"{name:<6} {data['gpus']} GPUs {shape}: {others}; {text}{rate}{f'; failed: {broken}' if broken else ''}")
 
 
 def span(values):
@@ -109,12 +110,12 @@ def main():
     parts(folder)
     report.checks(folder, names=("right", "nodes", "fuzz"))
     for name, data in runs.items():
-        if data["what"] == "gemm":
+        if name.startswith(("split", "peers", "bars")):
+            sweep(name.split("-")[0], data)
+        elif data["what"] == "gemm":
             report.gemm(data)
         elif data["nodes"] > 1:
             report.nodes(data)
-        elif name.startswith(("split", "peers")):
-            sweep(name.split("-")[0], data)
         else:
             speed(data)
     links(folder)
