@@ -73,7 +73,7 @@ func (s *swarm) live(ctx context.Context, cfg AgentConfig, stdin io.Reader, secr
 		return err
 	}
 	defer a.pool.close()
-	dial, cancel := context.WithTimeout(ctx, dialLimit)
+	dial, cancel := context.WithTimeout(ctx, 2*time.Minute) // a hundred greet each other on a machine that may be busy
 	defer cancel()
 	a.link, err = session.Dial(dial, session.AgentConfig{
 		Parents: cfg.Parents, Job: cfg.Job, Generation: cfg.Generation, Node: cfg.Node, Incarnation: a.incarnation, Secret: secret,

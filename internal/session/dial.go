@@ -16,7 +16,8 @@ import (
 type DialFunc func(ctx context.Context, address string) (net.Conn, error)
 
 const (
-	dialAttempt  = 5 * time.Second       // bounds one attempt at one address
+	dialAttempt  = 5 * time.Second       // bounds the first attempt at one address; each that runs out gives the next twice the time,
+	dialPatience = 20 * time.Second      // up to this: many that greet a busy parent at once must not all begin anew for ever
 	dialPauseMin = 20 * time.Millisecond // between attempts at one address
 	dialPauseMax = time.Second
 )
@@ -81,10 +82,14 @@ func (e dialErrors) Unwrap() []error { return e }
 // dialUntil returns a connection, or the last error once ctx is done or trying again cannot help.
 func dialUntil(ctx context.Context, dial DialFunc, address string, config *tls.Config) (*memberConn, error) {
 	var last error
+	bound := dialAttempt
 	for pause := dialPauseMin; ; pause = min(2*pause, dialPauseMax) {
-		conn, err := dialOnce(ctx, dial, address, config)
+		conn, err := dialOnce(ctx, bound, dial, address, config)
 		if err == nil || errors.Is(err, errStranger) {
 			return conn, err
+		}
+		if errors.Is(err, context.DeadlineExceeded) {
+			bound = min(2*bound, dialPatience)
 		}
 		if last == nil || ctx.Err() == nil { // "deadline exceeded" says less than what went before
 			last = err
@@ -97,8 +102,8 @@ func dialUntil(ctx context.Context, dial DialFunc, address string, config *tls.C
 	}
 }
 
-func dialOnce(ctx context.Context, dial DialFunc, address string, config *tls.Config) (*memberConn, error) {
-	ctx, cancel := context.WithTimeout(ctx, dialAttempt)
+func dialOnce(ctx context.Context, bound time.Duration, dial DialFunc, address string, config *tls.Config) (*memberConn, error) {
+	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
 	raw, err := dial(ctx, address)
 	if err != nil {

@@ -122,7 +122,7 @@ func TestHeadVerifiesClients(t *testing.T) {
 		t.Fatal(err)
 	}
 	config.InsecureSkipVerify = true
-	conn, err := dialOnce(t.Context(), dialTCP, r.addr, config)
+	conn, err := dialOnce(t.Context(), dialAttempt, dialTCP, r.addr, config)
 	if err != nil { // TLS 1.3: the client's handshake ends before the server has judged it
 		return
 	}

@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -196,6 +198,28 @@ func TestDialFindsTheParent(t *testing.T) {
 			t.Errorf("%v does not say %q", err, want)
 		}
 	}
+}
+
+// A parent that takes long to answer gets more time with each attempt, instead of being greeted anew for ever.
+func TestAttemptsGetLonger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		config, err := tlsConfig(NewSecret(), testJob, Identity{RoleAgent, 0})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		begin := time.Now()
+		var at []time.Duration
+		_, err = dialUntil(ctx, func(context.Context, string) (net.Conn, error) {
+			at = append(at, time.Since(begin).Truncate(time.Second))
+			ours, _ := net.Pipe() // nobody reads
+			return ours, nil
+		}, "busy", config)
+		if want := []time.Duration{0, 5 * time.Second, 15 * time.Second, 35 * time.Second, 55 * time.Second}; !slices.Equal(at, want) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("attempts at %v, %v; want them at %v", at, err, want)
+		}
+	})
 }
 
 // An owner that does not read holds the output back in the agent; nothing is lost, nobody counts as
