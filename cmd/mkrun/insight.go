@@ -1,11 +1,15 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -61,7 +65,7 @@ func (v *dryRunValue) Set(s string) error {
 }
 
 // openEvents opens where events go; the writer is nil where nobody wants them.
-func (f *insightFlags) openEvents(stdout io.Writer) (w io.Writer, done func() error, err error) {
+func (f *insightFlags) openEvents(ctx context.Context, stdout io.Writer) (w io.Writer, done func() error, err error) {
 	nothing := func() error { return nil }
 	switch number, isFD := strings.CutPrefix(f.events, "fd:"); {
 	case f.events == "":
@@ -79,20 +83,41 @@ func (f *insightFlags) openEvents(stdout io.Writer) (w io.Writer, done func() er
 		}
 		return file, nothing, nil
 	}
-	file, err := os.Create(f.events)
+	file, err := openForWriting(ctx, f.events)
 	if err != nil {
 		return nil, nil, fmt.Errorf("--events: %w", err)
 	}
 	return file, file.Close, nil
 }
 
-// terminalWidth is the width of a terminal, as long as it is one; nil for other outputs.
-func terminalWidth(w io.Writer) func() int {
+// openForWriting makes or empties a file. A named pipe must be open for reading before ctx is done; that its readers leave is
+// seen, since mkrun is none of them.
+func openForWriting(ctx context.Context, path string) (*os.File, error) {
+	ticker := time.NewTicker(pipeEvery)
+	defer ticker.Stop()
+	for {
+		file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NONBLOCK, 0o666)
+		if !errors.Is(err, syscall.ENXIO) {
+			return file, err
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%s: nobody has opened this pipe for reading", path)
+		}
+	}
+}
+
+// pipeEvery is how often openForWriting looks for a reader.
+const pipeEvery = 20 * time.Millisecond
+
+// terminalLine shows a line at the bottom of a terminal; it is nil for other outputs.
+func terminalLine(w io.Writer) func(text string) {
 	file, ok := w.(*os.File)
 	if !ok || !stdio.IsTerminal(file) || os.Getenv("TERM") == "dumb" {
 		return nil
 	}
-	return func() int { return stdio.Width(file) }
+	return launch.TerminalLine(w, func() int { return stdio.Width(file) })
 }
 
 // showChecks writes what --dry-run=connect found.

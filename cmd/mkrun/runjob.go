@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"log/slog"
@@ -31,7 +32,13 @@ func (f *launchFlags) beginning() time.Time {
 func runJob(cmd *cobra.Command, f *launchFlags, job *launch.Job, tag stdio.Tag) (*launch.Outcome, error) {
 	stdio.ReportBrokenPipes()
 	stdout := cmd.OutOrStdout()
-	events, closeEvents, err := f.openEvents(stdout)
+	ctx := cmd.Context()
+	if job.StartTimeout > 0 {
+		limited, cancel := context.WithTimeout(ctx, job.StartTimeout)
+		defer cancel()
+		ctx = limited
+	}
+	events, closeEvents, err := f.openEvents(ctx, stdout)
 	if err != nil {
 		return nil, err
 	}
@@ -63,19 +70,26 @@ func runJob(cmd *cobra.Command, f *launchFlags, job *launch.Job, tag stdio.Tag) 
 	if !showOut.Terminal && !showErr.Terminal {
 		job.Hold = stdio.FlushUnseen
 	}
+	output := launch.NewOutput(stdio.NewMux(stdio.MuxOptions{
+		Stdout: showOut, Stderr: showErr,
+		Tag: tag, Timestamps: f.timestamps, Ranks: job.World.Size(), Hosts: names,
+	}), cmd.ErrOrStderr(), terminalLine(cmd.ErrOrStderr()))
 	outcome, err := launch.Run(cmd.Context(), job, launch.Options{
-		Mux: stdio.NewMux(stdio.MuxOptions{
-			Stdout: showOut, Stderr: showErr,
-			Tag: tag, Timestamps: f.timestamps, Ranks: job.World.Size(), Hosts: names,
-		}),
-		Notices: cmd.ErrOrStderr(),
-		Log:     slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: level})),
+		Output:  output,
+		Log:     slog.New(slog.NewTextHandler(output.Notices(), &slog.HandlerOptions{Level: level})),
 		Verbose: f.verbose, OnlyRanks: only,
 		Signals: signals, Forward: f.forwarded, Stdin: input,
-		Events: events, Progress: terminalWidth(cmd.ErrOrStderr()),
-		Begin: f.beginning(),
+		Events: events, Begin: f.beginning(),
 	})
-	if closeErr := closeEvents(); closeErr != nil && err == nil {
+	closeErr := closeEvents()
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case outcome.Cause != nil: // which is the better story
+	case outcome.Lacking != "":
+		err = fmt.Errorf("--events: %s", outcome.Lacking)
+	case closeErr != nil:
 		err = fmt.Errorf("--events: %w", closeErr)
 	}
 	if err == nil && job.ConnectOnly && outcome.Cause == nil {
@@ -134,13 +148,23 @@ func (f *launchFlags) conclude(cmd *cobra.Command, doc *report.Document, outcome
 	case err != nil:
 		doc.Status = report.Error
 		doc.Failure = &report.Failure{Kind: "launcher", Node: -1, Rank: -1, Reason: err.Error(), ExitStatus: stdio.StatusLauncher}
-		fmt.Fprintf(cmd.ErrOrStderr(), "mkrun: %v\n", err)
+		tell(cmd.ErrOrStderr(), outcome, fmt.Sprintf("mkrun: %v\n", err))
 		status = stdio.StatusLauncher
 	case outcome.Cause != nil:
 		doc.Status = report.Error
 		doc.Failure = launch.Failure(outcome.Cause)
 		doc.StartMS = outcome.Started.Seconds() * 1e3
-		fmt.Fprintln(cmd.ErrOrStderr(), launch.CauseText(outcome.Cause))
+		text := ""
+		if !outcome.Told {
+			text = launch.CauseText(outcome.Cause) + "\n"
+		}
+		if outcome.Unshown != "" {
+			text += "mkrun: " + outcome.Unshown + "\n"
+		}
+		if outcome.Lacking != "" {
+			text += "mkrun: --events: " + outcome.Lacking + "\n"
+		}
+		tell(cmd.ErrOrStderr(), outcome, text)
 		status = outcome.ExitStatus()
 	default:
 		doc.StartMS = outcome.Started.Seconds() * 1e3
@@ -172,6 +196,26 @@ func (f *launchFlags) conclude(cmd *cobra.Command, doc *report.Document, outcome
 		return exitStatus(status)
 	}
 	return nil
+}
+
+// tellLimit is how long the last words of a job wait for a terminal or pipe that took nothing before.
+const tellLimit = time.Second
+
+// tell says how a job ended. Where its output stood still, this must not hold mkrun up either.
+func tell(w io.Writer, outcome *launch.Outcome, text string) {
+	said := make(chan struct{})
+	go func() {
+		defer close(said)
+		_, _ = io.WriteString(w, text) // there is nowhere else to say it
+	}()
+	var limit <-chan time.Time
+	if outcome != nil && outcome.Stuck {
+		limit = time.After(tellLimit)
+	}
+	select {
+	case <-said:
+	case <-limit:
+	}
 }
 
 // statusCheckFailed is the exit status of a job that ran to its end with wrong results.

@@ -87,6 +87,7 @@ func TestScripts(t *testing.T) {
 			"jsonhas":  cmdJSONHas,
 			"samejson": cmdSameJSON,
 			"nobody":   cmdNobody,
+			"waitgone": cmdWaitGone,
 			"nosecret": cmdNoSecret,
 			"killone":  cmdKillOne,
 			"waitfor":  cmdWaitFor,

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -139,6 +140,19 @@ func cmdKillOne(ts *testscript.TestScript, neg bool, args []string) {
 		return
 	}
 	ts.Fatalf("no process of this script matches %s; there are %q", args[1], marked(ts.Getenv("MARK")))
+}
+
+// cmdWaitGone waits until no process of this script has a command line that matches: waitgone 'mkrun agent'
+func cmdWaitGone(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: waitgone pattern")
+	}
+	pattern := regexp.MustCompile(args[0])
+	var left []string
+	poll(ts, func() bool {
+		left = slices.DeleteFunc(marked(ts.Getenv("MARK")), func(p string) bool { return !pattern.MatchString(p) })
+		return len(left) == 0
+	}, func() string { return fmt.Sprintf("processes are left: %v", left) })
 }
 
 // cmdWaitStopped waits until the process of this script whose command line matches is stopped: waitstopped 'mkrun launch'

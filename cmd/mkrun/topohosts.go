@@ -75,10 +75,11 @@ func (f *topoFlags) gather(cmd *cobra.Command) ([]*topology.Node, error) {
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer signal.Stop(signals)
 	stderr := cmd.ErrOrStderr()
+	mux := stdio.NewMux(stdio.MuxOptions{Stdout: terminalOf(stderr), Stderr: terminalOf(stderr), Tag: stdio.TagHost, Ranks: job.World.Size()})
+	output := launch.NewOutput(mux, stderr, nil)
 	outcome, err := launch.Run(cmd.Context(), job, launch.Options{
-		Mux:     stdio.NewMux(stdio.MuxOptions{Stdout: terminalOf(stderr), Stderr: terminalOf(stderr), Tag: stdio.TagHost, Ranks: job.World.Size()}),
-		Notices: stderr,
-		Log:     slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		Output:  output,
+		Log:     slog.New(slog.NewTextHandler(output.Notices(), &slog.HandlerOptions{Level: slog.LevelWarn})),
 		Signals: signals, Begin: begin,
 	})
 	if err != nil {

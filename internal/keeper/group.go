@@ -22,6 +22,7 @@ var ErrKeeperLost = errors.New("the keeper process died")
 // Group is the ranks of one Start. Its methods are safe from any goroutine.
 type Group struct {
 	spec   Spec
+	sink   Sink
 	keeper *Spare
 	ranks  map[int]*rankOutput // by rank
 	events chan Event
@@ -58,13 +59,14 @@ func Start(ctx context.Context, spec Spec, sink Sink) (*Group, error) {
 	}
 	g := &Group{
 		spec:   spec,
+		sink:   sink,
 		ranks:  map[int]*rankOutput{},
 		events: make(chan Event, 2*len(spec.Ranks)), // all there can be: nobody waits for a reader
 		done:   make(chan struct{}),
 
 		patience: keeperPatience,
 	}
-	start, files, err := g.openFiles(sink)
+	start, files, err := g.openFiles()
 	if err != nil {
 		return nil, err
 	}
@@ -107,7 +109,7 @@ func (f *groupFiles) pass(file *os.File) int {
 }
 
 // openFiles makes the ranks' pipes, and what to send the keeper.
-func (g *Group) openFiles(sink Sink) (start launch, files groupFiles, err error) {
+func (g *Group) openFiles() (start launch, files groupFiles, err error) {
 	defer func() {
 		if err != nil {
 			closeAll(files.theirs)
@@ -132,7 +134,7 @@ func (g *Group) openFiles(sink Sink) (start launch, files groupFiles, err error)
 			}
 			files.ours, files.theirs = append(files.ours, r), append(files.theirs, spare, wr)
 			w.Readers = append(w.Readers, files.pass(spare))
-			emit := func(data []byte, at time.Time) { sink.Output(spec.Rank, stream, data, at) }
+			emit := func(data []byte, at time.Time) { g.sink.Output(spec.Rank, stream, data, at) }
 			if stream == stdio.Stdout {
 				w.Stdout = files.pass(wr)
 				out.pumps = append(out.pumps, stdio.NewPump(r, hold, emit, nil))
@@ -356,6 +358,7 @@ func (g *Group) deliver(r report) {
 	for _, p := range out.pumps {
 		p.Drain(by)
 	}
+	g.sink.Ended(r.Rank, by)
 	out.drained.Wait()
 	g.events <- Exited{
 		Rank: r.Rank, Code: r.Code, Signal: syscall.Signal(r.Signal), CoreDumped: r.CoreDumped,

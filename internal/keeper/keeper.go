@@ -70,6 +70,10 @@ type Sink interface {
 	// one rank and stream come in order and one at a time; different ones come concurrently. The sink may
 	// keep data. While a call blocks, that stream of that rank is not read.
 	Output(rank int, stream stdio.Stream, data []byte, at time.Time)
+
+	// Ended says that a rank has ended, and that what its pipes still give is waited for until `by`: from then on a call of
+	// Output must not block. Its Exited comes when all was taken.
+	Ended(rank int, by time.Time)
 }
 
 // Event is a Started or an Exited.

@@ -70,6 +70,8 @@ func playAgent(scripts []string) {
 
 type printer struct{}
 
+func (printer) Ended(int, time.Time) {}
+
 func (printer) Output(_ int, _ stdio.Stream, data []byte, _ time.Time) {
 	_, _ = os.Stdout.Write(data)
 }
@@ -202,6 +204,8 @@ func (c *collector) Output(rank int, stream stdio.Stream, data []byte, at time.T
 	c.times = append(c.times, at)
 	c.cond.Broadcast()
 }
+
+func (c *collector) Ended(int, time.Time) {}
 
 func (c *collector) get(rank int, stream stdio.Stream) string {
 	c.mu.Lock()

@@ -228,6 +228,10 @@ func (a *agent) obey(ctx context.Context, m *pb.ToAgent) (done bool, err error) 
 			a.send(ctx, &pb.FromAgent{Kind: &pb.FromAgent_Abort{Abort: &pb.AbortRequest{Rank: -1, Reason: err.Error()}}})
 			a.nodeDone(ctx)
 		}
+	case *pb.ToAgent_OutputTaken:
+		if a.crew != nil {
+			a.crew.window.taken(k.OutputTaken.GetBytes())
+		}
 	case *pb.ToAgent_Stdin:
 		return false, a.crew.stdin.feed(k.Stdin)
 	case *pb.ToAgent_Signal:
@@ -288,7 +292,7 @@ func (a *agent) newCrew(ctx context.Context, generation uint32) error {
 		a.crew.close()
 		a.look = sync.OnceValues(func() (*topology.Node, error) { return look(ctx) }) // what holds its GPUs, and their health, has changed
 	}
-	a.crew = &crew{generation: generation, server: session.NewRankServer(a.link, session.RankServerConfig{
+	a.crew = &crew{generation: generation, window: newOutputWindow(a.cfg.Window), server: session.NewRankServer(a.link, session.RankServerConfig{
 		Build: version.Get().BuildID(), Node: a.cfg.Node, Log: a.log,
 	})}
 	return nil

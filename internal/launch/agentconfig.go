@@ -23,6 +23,7 @@ type AgentConfig struct {
 	Look       bool        `json:"look,omitempty"`        // where ranks go depends on the node's GPUs: look at them at once
 	Parents    []string    `json:"parents"`               // host:port of the parent, any of which may work
 	Verbose    bool        `json:"verbose"`
+	Window     uint64      `json:"window"`           // bytes of its ranks' output that may be sent and not yet shown
 	Ports      ports.Range `json:"ports"`            // to listen on
 	Radix      int         `json:"radix,omitempty"`  // of the tree in which agents report
 	Staged     bool        `json:"staged,omitempty"` // the agent is a copy that was made for this job, and removes its file

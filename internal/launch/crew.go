@@ -26,6 +26,7 @@ type crew struct {
 	serving    sync.WaitGroup // of the ranks' sockets
 	pmi        []*pmiSocket   // of MPI programs
 	endPMI     func()         // ends their waits for each other
+	window     *outputWindow  // of their output
 	files      rankFiles      // their output, as well
 	stdin      *stdinFeed     // their input; nil: none reads any
 	seats      []seat         // where they are, in their order; nil: nobody asked
@@ -157,6 +158,7 @@ func (c *crew) end(dismissed bool) {
 	if c.group == nil {
 		return
 	}
+	c.window.close()
 	if dismissed {
 		c.group.Kill()
 	} else {
@@ -182,14 +184,19 @@ func (c *crew) close() {
 	}
 	c.serving.Wait()
 	c.stdin.close()
+	c.window.close()
 	c.files.close()
 }
 
-// Output sends a rank's output up. While the parent takes none, the rank is held back.
+// Ended lets a rank's last output pass.
+func (c *crew) Ended(rank int, by time.Time) { c.window.end(rank, by) }
+
+// Output sends a rank's output up. While nobody takes it where it is shown, the rank is held back.
 func (c *crew) Output(rank int, stream stdio.Stream, data []byte, at time.Time) {
 	if err := c.files.write(rank, stream, data); err != nil {
 		c.notice(err.Error() + "; from here on the file lacks output")
 	}
+	c.window.enter(rank, len(data))
 	c.send(&pb.FromAgent{Kind: &pb.FromAgent_Output{Output: &pb.Output{
 		Rank: int32(rank), Stream: int32(stream), Data: data, UnixNs: at.UnixNano()}}})
 }

@@ -54,17 +54,17 @@ type eventLog struct {
 	begin time.Time
 
 	mu         sync.Mutex
-	w          io.Writer
+	w          *laterWriter
 	generation uint32
 	failed     func(error) // told once
-	broken     bool
+	err        error       // after which events are lacking
 }
 
 func newEventLog(w io.Writer, job *Job, begin time.Time, failed func(error)) *eventLog {
 	if w == nil {
 		return nil
 	}
-	return &eventLog{job: job, begin: begin, w: w, generation: firstGeneration, failed: failed}
+	return &eventLog{job: job, begin: begin, w: newLaterWriter(w), generation: firstGeneration, failed: failed}
 }
 
 // write completes an event and writes it.
@@ -74,7 +74,7 @@ func (l *eventLog) write(e Event) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.broken {
+	if l.err != nil {
 		return
 	}
 	now := time.Now()
@@ -87,8 +87,13 @@ func (l *eventLog) write(e Event) {
 	if err == nil {
 		_, err = l.w.Write(append(line, '\n'))
 	}
-	if err != nil {
-		l.broken = true
+	l.lackLocked(err)
+}
+
+// lackLocked says once that events are lacking.
+func (l *eventLog) lackLocked(err error) {
+	if err != nil && l.err == nil {
+		l.err = err
 		l.failed(fmt.Errorf("writing events: %w; from here on they are lacking", err))
 	}
 }
@@ -149,15 +154,22 @@ func (l *eventLog) heard(node int, m *pb.FromAgent) {
 	l.write(e)
 }
 
-// end writes the last event.
-func (l *eventLog) end(cause *pb.Cause) {
+// end writes the last event. The error is why not all were written.
+func (l *eventLog) end(cause *pb.Cause) error {
 	if l == nil {
-		return
+		return nil
 	}
 	e := causeEvent("job_end", cause)
 	status := int(cause.GetExitStatus())
 	e.ExitStatus = &status
 	l.write(e)
+	err := l.w.close(outputPatience)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err == nil {
+		l.err = err
+	}
+	return l.err
 }
 
 // causeEvent tells of a failure; the cause's rank is as the user counts them. Without one it tells of none.

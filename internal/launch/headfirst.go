@@ -36,13 +36,13 @@ const (
 
 // headOrder is what the head is told.
 type headOrder struct {
-	Job     *Job             `json:"job"`
-	Users   []string         `json:"users"` // to log in as, by node; "": whoever ssh takes
-	Verbose bool             `json:"verbose"`
-	Events  bool             `json:"events"`  // are wanted
-	Width   int              `json:"width"`   // of the terminal that shows progress; 0: there is none
-	Elapsed time.Duration    `json:"elapsed"` // since the command was given
-	Forward []syscall.Signal `json:"forward"`
+	Job      *Job             `json:"job"`
+	Users    []string         `json:"users"` // to log in as, by node; "": whoever ssh takes
+	Verbose  bool             `json:"verbose"`
+	Events   bool             `json:"events"`   // are wanted
+	Progress bool             `json:"progress"` // is shown
+	Elapsed  time.Duration    `json:"elapsed"`  // since the command was given
+	Forward  []syscall.Signal `json:"forward"`
 }
 
 // headOutcome is how the job ended there.
@@ -90,14 +90,12 @@ func beat(ctx context.Context, say func() error) {
 
 // runThroughFirst runs a job whose head is on its first host.
 func runThroughFirst(ctx context.Context, job *Job, opts Options) (*Outcome, error) {
+	defer func() { _ = opts.Output.end(ending{must: true}) }() // where it has not ended yet
 	first := job.Hosts[0]
 	if first.By != ReachSSH {
 		return nil, fmt.Errorf("--head first: %s is reached by %s; only over ssh can the head be there", first.Name, first.By)
 	}
-	o := headOrder{Job: job, Verbose: opts.Verbose, Events: opts.Events != nil, Elapsed: time.Since(opts.Begin), Forward: opts.Forward}
-	if opts.Progress != nil {
-		o.Width = opts.Progress()
-	}
+	o := headOrder{Job: job, Verbose: opts.Verbose, Events: opts.Events != nil, Elapsed: time.Since(opts.Begin), Forward: opts.Forward, Progress: opts.Output.show != nil}
 	for _, h := range job.Hosts {
 		o.Users = append(o.Users, h.User)
 	}
@@ -109,7 +107,7 @@ func runThroughFirst(ctx context.Context, job *Job, opts Options) (*Outcome, err
 	args := job.SSH.command(first.Target, HeadCommand)
 	var log io.Writer
 	if opts.Verbose {
-		log = opts.Notices
+		log = opts.Output.Notices()
 	}
 	limit, cancel := context.WithCancel(ctx)
 	if job.StartTimeout > 0 {
@@ -124,7 +122,10 @@ func runThroughFirst(ctx context.Context, job *Job, opts Options) (*Outcome, err
 		return &Outcome{Cause: (&machine{job: job}).nodeCause(pb.Cause_LAUNCHER, 0, err.Error()), Ended: make([]bool, job.World.Size()), Reports: make([][]byte, job.World.Size())}, nil
 	}
 	defer func() { _ = stdout.Close() }()
-	l := &remoteLauncher{job: job, opts: opts, ssh: a, pipe: headPipe{w: a.stdin, r: bufio.NewReader(stdout)}}
+	l := &remoteLauncher{job: job, opts: opts, ssh: a, pipe: headPipe{w: a.stdin, r: bufio.NewReader(stdout)}, timeout: timerOf(job.Timeout, opts.Begin)}
+	if opts.Events != nil {
+		l.events = newLaterWriter(opts.Events)
+	}
 	return l.run(ctx, text)
 }
 
@@ -137,10 +138,14 @@ type remoteLauncher struct {
 
 	stdin    *stdinSource // nil: not read
 	inputErr error        // of reading it; only pass sets it
+	ending   int          // wishes of the user to end the job; only pass counts them
+	events   *laterWriter // nil: nobody wants them
+	lacking  error        // why not all events were written
+	timeout  <-chan time.Time
 }
 
 func (l *remoteLauncher) run(ctx context.Context, order []byte) (*Outcome, error) {
-	output := newOutputQueue(l.opts.Mux)
+	output := l.opts.Output
 	ctx, stop := context.WithCancel(ctx)
 	var work sync.WaitGroup
 	kill := context.AfterFunc(ctx, l.ssh.kill)
@@ -148,13 +153,17 @@ func (l *remoteLauncher) run(ctx context.Context, order []byte) (*Outcome, error
 	if err == nil {
 		err = l.readStdin()
 	}
-	work.Go(func() { l.pass(ctx, output.failed) })
+	output.acknowledge(func(_ int, _ uint32, bytes uint64) {
+		// A head that is gone is seen where it is listened to.
+		_ = l.pipe.sendTo(&pb.ToHead{Kind: &pb.ToHead_OutputTaken{OutputTaken: &pb.OutputTaken{Bytes: bytes}}})
+	})
+	work.Go(func() { l.pass(ctx) })
 	work.Go(func() {
 		beat(ctx, func() error { return l.pipe.sendTo(&pb.ToHead{Kind: &pb.ToHead_Heartbeat{Heartbeat: &pb.Heartbeat{}}}) })
 	})
 	var ended *headOutcome
 	if err == nil {
-		ended, err = l.listen(output)
+		ended, err = l.listen()
 	}
 	l.stdin.close()
 	kill()
@@ -163,20 +172,31 @@ func (l *remoteLauncher) run(ctx context.Context, order []byte) (*Outcome, error
 	defer cancel()
 	l.ssh.end(closing)
 	work.Wait()
-	outputErr := output.close()
+	outcome := &Outcome{Ended: make([]bool, l.job.World.Size()), Reports: make([][]byte, l.job.World.Size())}
 	switch {
 	case l.inputErr != nil:
-		return &Outcome{Cause: noPlace(pb.Cause_LAUNCHER, l.inputErr.Error(), stdio.StatusLauncher), Ended: make([]bool, l.job.World.Size()), Reports: make([][]byte, l.job.World.Size())}, nil
+		outcome.Cause = noPlace(pb.Cause_LAUNCHER, l.inputErr.Error(), stdio.StatusLauncher)
 	case ended == nil:
-		cause := (&machine{job: l.job}).nodeCause(pb.Cause_AGENT_LOST, 0, fmt.Sprintf("the job's head, which is there, is gone: %v (%s)", err, l.ssh.gone()))
-		return &Outcome{Cause: cause, Ended: make([]bool, l.job.World.Size()), Reports: make([][]byte, l.job.World.Size())}, nil
+		outcome.Cause = (&machine{job: l.job}).nodeCause(pb.Cause_AGENT_LOST, 0, fmt.Sprintf("the job's head, which is there, is gone: %v (%s)", err, l.ssh.gone()))
 	case ended.Error != "":
 		return nil, fmt.Errorf("the head on %s: %s", l.job.Hosts[0].Name, ended.Error)
-	case outputErr != nil && ended.Outcome.Cause == nil:
-		ended.Outcome.Cause = outputCause(outputErr)
+	default:
+		outcome = ended.Outcome
 	}
-	return ended.Outcome, nil
+	outcome.show(l.opts, ending{
+		signals: l.opts.Signals, ends: l.endsPrograms, late: l.timeout,
+		must: l.ending > 0 || ended == nil || outcome.Cause.GetKind() == pb.Cause_TIMEOUT,
+	})
+	if l.events != nil && l.lacking == nil {
+		l.lacking = l.events.close(outputPatience)
+	}
+	if l.lacking != nil {
+		outcome.Lacking = l.lacking.Error()
+	}
+	return outcome, nil
 }
+
+func (l *remoteLauncher) endsPrograms(s syscall.Signal) bool { return endsPrograms(s, l.opts.Forward) }
 
 // readStdin begins to read for ranks that want that; the head takes it when they are there.
 func (l *remoteLauncher) readStdin() (err error) {
@@ -191,7 +211,8 @@ func (l *remoteLauncher) readStdin() (err error) {
 }
 
 // listen shows what the head says, until it says how the job ended.
-func (l *remoteLauncher) listen(output *outputQueue) (*headOutcome, error) {
+func (l *remoteLauncher) listen() (*headOutcome, error) {
+	notices := l.opts.Output.Notices()
 	silent := time.AfterFunc(headSilence, l.ssh.kill)
 	defer silent.Stop()
 	for {
@@ -203,21 +224,26 @@ func (l *remoteLauncher) listen(output *outputQueue) (*headOutcome, error) {
 		switch k := m.Kind.(type) {
 		case *pb.FromHead_Output:
 			o := k.Output
+			out := shown{rank: int(o.GetRank()), host: m.Host, stream: stdio.Stream(o.GetStream()), size: len(o.GetData()), at: time.Unix(0, o.GetUnixNs())}
 			if l.opts.OnlyRanks == nil || l.opts.OnlyRanks(int(o.GetRank())) {
-				output.put(frame{rank: int(o.GetRank()), host: m.Host, stream: stdio.Stream(o.GetStream()), data: o.GetData(), at: time.Unix(0, o.GetUnixNs())})
+				out.data = o.GetData()
 			}
+			l.opts.Output.put(out)
 		case *pb.FromHead_StdinTaken:
 			l.stdin.acknowledge(0, k.StdinTaken)
 		case *pb.FromHead_Notice:
-			if _, err := l.opts.Notices.Write(k.Notice); err != nil {
-				return nil, err
-			}
+			_, _ = notices.Write(k.Notice) // cannot fail
+		case *pb.FromHead_GenerationEnd:
+			l.opts.Output.generationEnded()
+		case *pb.FromHead_Progress:
+			l.opts.Output.progress(k.Progress)
 		case *pb.FromHead_Event:
-			if l.opts.Events != nil {
-				if _, err := l.opts.Events.Write(k.Event); err != nil {
-					fmt.Fprintf(l.opts.Notices, "mkrun: writing events: %v\n", err)
-					l.opts.Events = nil
-				}
+			if l.events == nil || l.lacking != nil {
+				continue
+			}
+			if _, err := l.events.Write(k.Event); err != nil {
+				fmt.Fprintf(notices, "mkrun: writing events: %v; from here on they are lacking\n", err)
+				l.lacking = err
 			}
 		case *pb.FromHead_Outcome:
 			var ended headOutcome
@@ -228,13 +254,12 @@ func (l *remoteLauncher) listen(output *outputQueue) (*headOutcome, error) {
 }
 
 // pass passes the user's signals on. Ctrl-Z stops this process too; the third wish to end the job ends it here.
-func (l *remoteLauncher) pass(ctx context.Context, failed <-chan error) {
-	ending := 0
+func (l *remoteLauncher) pass(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case err := <-failed: // nobody reads the output any more
+		case err := <-l.opts.Output.failed: // nobody reads the output any more
 			l.opts.Log.Debug("showing output", "error", err)
 			l.ssh.kill()
 			return
@@ -251,12 +276,12 @@ func (l *remoteLauncher) pass(ctx context.Context, failed <-chan error) {
 				l.ssh.kill()
 				return
 			}
-			switch s {
-			case syscall.SIGTSTP:
+			if s == syscall.SIGTSTP {
 				time.Sleep(stopDelay) // the ranks', to stop
 				_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
-			case syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT:
-				if ending++; ending == 3 {
+			}
+			if l.endsPrograms(s) {
+				if l.ending++; l.ending == 3 {
 					l.ssh.kill()
 					return
 				}
@@ -318,18 +343,22 @@ func (p *headPipe) serve(ctx context.Context, o headOrder, stderr io.Writer) hea
 		feed.start()
 		defer feed.close()
 	}
-	go p.obey(signals, feed, gone)
+	window := newOutputWindow(maxNodeWindow)
+	defer window.close()
+	context.AfterFunc(ctx, window.close)
+	go p.obey(signals, feed, window, gone)
 	go beat(ctx, func() error {
 		return p.sendFrom(&pb.FromHead{Kind: &pb.FromHead_Heartbeat{Heartbeat: &pb.Heartbeat{}}})
 	})
 	job := o.Job
+	var progress func(string)
+	if o.Progress {
+		progress = func(text string) { _ = p.sendFrom(&pb.FromHead{Kind: &pb.FromHead_Progress{Progress: text}}) } // as above
+	}
 	opts := Options{
-		Mux: headMux{p}, Notices: noticeWriter{p}, Log: slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level})),
+		Output: NewOutput(headMux{p, window}, urgentWriter{p}, progress), Log: slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level})),
 		Verbose: o.Verbose, Signals: signals, Forward: o.Forward, Begin: time.Now().Add(-o.Elapsed), stays: true,
 		Stdin: input,
-	}
-	if o.Width > 0 {
-		opts.Progress = func() int { return o.Width }
 	}
 	if o.Events {
 		opts.Events = eventWriter{p}
@@ -352,7 +381,7 @@ func (p *headPipe) serve(ctx context.Context, o headOrder, stderr io.Writer) hea
 }
 
 // obey takes in the launcher's words until it is gone.
-func (p *headPipe) obey(signals chan<- os.Signal, feed *stdinFeed, gone context.CancelCauseFunc) {
+func (p *headPipe) obey(signals chan<- os.Signal, feed *stdinFeed, window *outputWindow, gone context.CancelCauseFunc) {
 	silent := time.AfterFunc(headSilence, func() { gone(fmt.Errorf("the launcher said nothing for %v", headSilence)) })
 	defer silent.Stop()
 	for {
@@ -367,6 +396,8 @@ func (p *headPipe) obey(signals chan<- os.Signal, feed *stdinFeed, gone context.
 				gone(err)
 				return
 			}
+		case *pb.ToHead_OutputTaken:
+			window.taken(k.OutputTaken.GetBytes())
 		case *pb.ToHead_Signal:
 			s := syscall.Signal(k.Signal)
 			if s == syscall.SIGTSTP { // the launcher stops next, and will be silent
@@ -381,21 +412,31 @@ func (p *headPipe) obey(signals chan<- os.Signal, feed *stdinFeed, gone context.
 	}
 }
 
-// headMux, noticeWriter and eventWriter send to the launcher what it shows.
+// headMux, urgentWriter and eventWriter send to the launcher what it shows.
 type (
-	headMux      struct{ pipe *headPipe }
-	noticeWriter struct{ pipe *headPipe }
-	eventWriter  struct{ pipe *headPipe }
+	urgentWriter struct{ pipe *headPipe }
+	headMux      struct {
+		pipe   *headPipe
+		window *outputWindow
+	}
+	eventWriter struct{ pipe *headPipe }
 )
 
 func (m headMux) Write(rank int, host string, stream stdio.Stream, data []byte, at time.Time) error {
+	m.window.enter(rank, len(data))
 	return m.pipe.sendFrom(&pb.FromHead{Host: host, Kind: &pb.FromHead_Output{Output: &pb.Output{
 		Rank: int32(rank), Stream: int32(stream), Data: data, UnixNs: at.UnixNano()}}})
 }
 
-func (m headMux) Close() error { return nil }
+func (m headMux) Note(text string) error {
+	return m.pipe.sendFrom(&pb.FromHead{Kind: &pb.FromHead_Notice{Notice: []byte(text + "\n")}})
+}
 
-func (w noticeWriter) Write(b []byte) (int, error) {
+func (m headMux) Finish() error {
+	return m.pipe.sendFrom(&pb.FromHead{Kind: &pb.FromHead_GenerationEnd{GenerationEnd: true}})
+}
+
+func (w urgentWriter) Write(b []byte) (int, error) {
 	return len(b), w.pipe.sendFrom(&pb.FromHead{Kind: &pb.FromHead_Notice{Notice: b}})
 }
 

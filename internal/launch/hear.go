@@ -67,7 +67,7 @@ func (l *launcher) take(ev session.HeadEvent) []order {
 		m.started(int(k.RankStarted.GetRank()), int(k.RankStarted.GetPid()))
 		m.ranks[k.RankStarted.GetRank()].place = k.RankStarted
 		if l.job.ReportBindings {
-			fmt.Fprintf(l.opts.Notices, "mkrun: rank %d on %s: %s\n", l.job.Number(int(k.RankStarted.GetRank())), l.job.Hosts[node].Name, k.RankStarted.GetPlace())
+			fmt.Fprintf(l.notices, "mkrun: rank %d on %s: %s\n", l.job.Number(int(k.RankStarted.GetRank())), l.job.Hosts[node].Name, k.RankStarted.GetPlace())
 		}
 		if !l.job.Session && l.started == 0 && m.allStarted() {
 			l.started = time.Since(l.opts.Begin)
@@ -86,13 +86,14 @@ func (l *launcher) take(ev session.HeadEvent) []order {
 	case *pb.FromAgent_Output:
 		o := k.Output
 		number := l.job.Number(int(o.GetRank()))
-		if l.opts.OnlyRanks != nil && !l.opts.OnlyRanks(number) {
-			return nil
+		out := shown{
+			node: node, rank: number, generation: m.generation, host: l.job.Hosts[node].Name,
+			stream: stdio.Stream(o.GetStream()), size: len(o.GetData()), at: time.Unix(0, o.GetUnixNs()),
 		}
-		l.output.put(frame{
-			rank: number, host: l.job.Hosts[node].Name,
-			stream: stdio.Stream(o.GetStream()), data: o.GetData(), at: time.Unix(0, o.GetUnixNs()),
-		})
+		if l.opts.OnlyRanks == nil || l.opts.OnlyRanks(number) {
+			out.data = o.GetData()
+		}
+		l.opts.Output.put(out)
 	case *pb.FromAgent_NodeDone:
 		m.nodeDone(node)
 	case *pb.FromAgent_StdinTaken:
@@ -101,7 +102,7 @@ func (l *launcher) take(ev session.HeadEvent) []order {
 		l.opts.Log.Debug("gossip", "from", node, "node", k.Member.GetNode(), "alive", k.Member.GetAlive())
 	case *pb.FromAgent_Log:
 		if k.Log.GetLevel() == levelNotice {
-			fmt.Fprintf(l.opts.Notices, "mkrun: %s (node %d): %s\n", l.job.Hosts[node].Name, node, k.Log.GetText())
+			fmt.Fprintf(l.notices, "mkrun: %s (node %d): %s\n", l.job.Hosts[node].Name, node, k.Log.GetText())
 			return nil
 		}
 		l.opts.Log.Debug(k.Log.GetText(), "node", node)
@@ -154,7 +155,8 @@ func (l *launcher) restart() {
 	cause := l.machine.cause
 	cause.Rank = int32(l.job.Number(int(cause.GetRank())))
 	l.events.next(cause)
-	fmt.Fprintf(l.opts.Notices, "%s\nmkrun: starting all ranks again (restart %d of %d)\n", CauseText(cause), l.machine.restarts()+1, l.job.MaxRestarts)
+	l.opts.Output.generationEnded()
+	fmt.Fprintf(l.notices, "%s\nmkrun: starting all ranks again (restart %d of %d)\n", CauseText(cause), l.machine.restarts()+1, l.job.MaxRestarts)
 	l.order(l.machine.restart())
 }
 
@@ -171,7 +173,7 @@ func (l *launcher) tellChecks() {
 		return // the caller shows all of them
 	}
 	for _, line := range CheckLines(l.machine.preflight.checks, len(l.job.Hosts), doctor.Warn) {
-		fmt.Fprintf(l.opts.Notices, "mkrun: check: %s\n", line)
+		fmt.Fprintf(l.notices, "mkrun: check: %s\n", line)
 	}
 }
 

@@ -3,6 +3,7 @@ package launch
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"syscall"
@@ -15,29 +16,29 @@ import (
 )
 
 type launcher struct {
-	job      *Job
-	opts     Options
-	machine  *machine
-	secret   session.Secret
-	head     *session.Head
-	agents   []*agentProcess // by node; nil if it was not started
-	came     chan arrival    // one for each node
-	gone     chan int        // nodes whose agent process has ended
-	starts   context.CancelFunc
-	by       map[Reach]starter
-	parents  []string         // where the head is
-	relays   map[int][]string // where agents are that others report to
-	toldAll  map[int]bool     // of those, by Slurm's common input
-	pending  int              // nodes that have not arrived
-	output   *outputQueue
-	events   *eventLog
-	progress *progress    // nil: Notices is no terminal
-	stdin    *stdinSource // nil: not read
-	started  time.Duration
-	signals  int // of the user's, that end programs
-	first    syscall.Signal
-	giveUp   <-chan time.Time // set once the job has to end
-	stopAt   <-chan time.Time // set once the user wants the job stopped (Ctrl-Z)
+	job     *Job
+	opts    Options
+	machine *machine
+	secret  session.Secret
+	head    *session.Head
+	agents  []*agentProcess // by node; nil if it was not started
+	came    chan arrival    // one for each node
+	gone    chan int        // nodes whose agent process has ended
+	starts  context.CancelFunc
+	by      map[Reach]starter
+	parents []string         // where the head is
+	relays  map[int][]string // where agents are that others report to
+	toldAll map[int]bool     // of those, by Slurm's common input
+	pending int              // nodes that have not arrived
+	events  *eventLog
+	notices io.Writer    // the user's
+	stdin   *stdinSource // nil: not read
+	started time.Duration
+	signals int // of the user's, that end programs
+	first   syscall.Signal
+	timeout <-chan time.Time // --timeout
+	giveUp  <-chan time.Time // set once the job has to end
+	stopAt  <-chan time.Time // set once the user wants the job stopped (Ctrl-Z)
 }
 
 // arrival is the outcome of starting a node's agent.
@@ -90,12 +91,12 @@ func (l *launcher) arrive(a arrival) []order {
 
 // follow runs the job until nothing of it is left, or it must be given up.
 func (l *launcher) follow(ctx context.Context) {
-	startTimer, timer := l.timerOf(l.job.StartTimeout), l.timerOf(l.job.Timeout)
+	startTimer := l.timerOf(l.job.StartTimeout)
 	var grace, tick, lonely <-chan time.Time
-	if l.progress != nil {
+	if l.opts.Output.show != nil {
 		ticker := time.NewTicker(progressEvery)
 		defer ticker.Stop()
-		defer l.progress.clear()
+		defer l.opts.Output.progress("")
 		tick = ticker.C
 	}
 	done := ctx.Done()
@@ -127,9 +128,9 @@ func (l *launcher) follow(ctx context.Context) {
 			}
 		case now := <-tick:
 			if text := l.machine.waitingFor(now); text == "" || l.machine.cause != nil {
-				l.progress.clear()
+				l.opts.Output.progress("")
 			} else if now.Sub(l.opts.Begin) > progressAfter {
-				l.progress.show(text)
+				l.opts.Output.progress(text)
 			}
 		case a := <-l.came:
 			orders = l.arrive(a)
@@ -140,7 +141,7 @@ func (l *launcher) follow(ctx context.Context) {
 			if grace == nil && l.machine.cause != nil {
 				grace = time.After(l.job.Grace)
 			}
-		case err := <-l.output.failed:
+		case err := <-l.opts.Output.failed:
 			orders = l.machine.fail(outputCause(err))
 		case err := <-l.stdin.failures():
 			orders = l.machine.fail(noPlace(pb.Cause_LAUNCHER, err.Error(), stdio.StatusLauncher))
@@ -150,7 +151,7 @@ func (l *launcher) follow(ctx context.Context) {
 		case <-startTimer:
 			orders = l.machine.fail(noPlace(pb.Cause_TIMEOUT, fmt.Sprintf(
 				"not all ranks were started within %v (--start-timeout):%s%s", l.job.StartTimeout, l.machine.states(time.Now()), l.startFailures()), stdio.StatusTimeout))
-		case <-timer:
+		case <-l.timeout:
 			orders = l.machine.fail(noPlace(pb.Cause_TIMEOUT, fmt.Sprintf(
 				"the job did not end within %v (--timeout):%s%s", l.job.Timeout, l.machine.states(time.Now()), l.waiting()), stdio.StatusTimeout))
 		case <-lonely:
@@ -231,10 +232,12 @@ func (l *launcher) end() {
 	}
 }
 
+func (l *launcher) timerOf(bound time.Duration) <-chan time.Time { return timerOf(bound, l.opts.Begin) }
+
 // timerOf fires when a bound that counts from the command is over; it is nil, and never fires, for a bound of 0.
-func (l *launcher) timerOf(bound time.Duration) <-chan time.Time {
+func timerOf(bound time.Duration, begin time.Time) <-chan time.Time {
 	if bound <= 0 {
 		return nil
 	}
-	return time.After(bound - time.Since(l.opts.Begin))
+	return time.After(bound - time.Since(begin))
 }

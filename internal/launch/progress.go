@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"sync"
 	"time"
 )
 
@@ -13,50 +12,14 @@ const (
 	progressEvery = 200 * time.Millisecond // for a clock that people see run
 )
 
-// progress is a line at the bottom of a terminal that says what is waited for, and goes away. Notices go through it, so
-// that they stand above the line.
-type progress struct {
-	w     io.Writer
-	width func() int // of the terminal
-
-	mu    sync.Mutex
-	shown bool
-}
-
-func (p *progress) Write(text []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if err := p.eraseLocked(); err != nil {
-		return 0, err
+// TerminalLine returns what shows a line at the bottom of a terminal of some width; "" takes it away.
+func TerminalLine(w io.Writer, width func() int) func(text string) {
+	return func(text string) {
+		if width := width(); width > 1 && len(text) >= width {
+			text = text[:width-1] // a line that wraps could not be erased
+		}
+		_, _ = fmt.Fprint(w, "\r\x1b[K"+text) // there is nowhere else to say it
 	}
-	return p.w.Write(text)
-}
-
-// show replaces the line.
-func (p *progress) show(text string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if width := p.width(); width > 1 && len(text) >= width {
-		text = text[:width-1] // a line that wraps could not be erased
-	}
-	_, err := fmt.Fprint(p.w, "\r\x1b[K"+text)
-	p.shown = err == nil
-}
-
-// clear takes the line away.
-func (p *progress) clear() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	_ = p.eraseLocked() // there is nowhere to say it
-}
-
-func (p *progress) eraseLocked() error {
-	if !p.shown {
-		return nil
-	}
-	p.shown = false
-	_, err := fmt.Fprint(p.w, "\r\x1b[K")
-	return err
 }
 
 // waitingFor says in one line which nodes are missing, and since when; "" if none is.

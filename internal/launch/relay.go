@@ -221,5 +221,5 @@ func (l *launcher) below(by int, b *pb.Below) []order {
 
 // notice tells the user something about a node.
 func (l *launcher) notice(node int, text string) {
-	fmt.Fprintf(l.opts.Notices, "mkrun: %s (node %d): %s\n", l.job.Hosts[node].Name, node, text)
+	fmt.Fprintf(l.notices, "mkrun: %s (node %d): %s\n", l.job.Hosts[node].Name, node, text)
 }

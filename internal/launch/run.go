@@ -19,14 +19,12 @@ import (
 
 // Options are what the launcher needs besides the job.
 type Options struct {
-	Mux     Mux          // where the ranks' output goes; closed by Run
-	Notices io.Writer    // one-line notices to the user, usually stderr
-	Log     *slog.Logger // for people who debug mkrun
+	Output  *Output      // where all goes that is shown; ended by Run
+	Log     *slog.Logger // for people who debug mkrun; must not wait, as Output.Notices does not
 	Verbose bool         // agents log too
 
 	OnlyRanks func(rank int) bool // whose output is shown; nil: all
 	Events    io.Writer           // gets what happens, as lines of JSON; nil: nobody wants that
-	Progress  func() int          // Notices is a terminal, of that width; nil: it is none
 	Signals   <-chan os.Signal    // the user's
 	Forward   []syscall.Signal    // of them, those that are passed on and end nothing
 	Stdin     *os.File            // what ranks read, if the job wants that
@@ -37,12 +35,6 @@ type Options struct {
 	silence  time.Duration     // and may crowd this machine; 0: session.DefaultSilence
 }
 
-// Mux is where ranks' output goes, which is not mixed within a line: *stdio.Mux.
-type Mux interface {
-	Write(rank int, host string, stream stdio.Stream, data []byte, at time.Time) error
-	Close() error
-}
-
 // Outcome is how a job ended.
 type Outcome struct {
 	Cause   *pb.Cause     // nil: every rank ended with status 0
@@ -50,6 +42,10 @@ type Outcome struct {
 	Ended   []bool        // by rank: it ended with status 0
 	Places  []RankPlace   // by rank
 	Checks  []Check       // of the nodes, if there were any
+	Told    bool          // the user was told of the cause, and that output waited to be shown
+	Stuck   bool          // nobody took the rest of the output
+	Unshown string        // and what that means, where it is not the cause
+	Lacking string        // why not all events were written; "" if they were
 	Started time.Duration // from the command to the first barrier that all ranks passed, or to their start; 0 if never
 }
 
@@ -83,18 +79,19 @@ func Run(ctx context.Context, job *Job, opts Options) (*Outcome, error) {
 	if job.HeadFirst {
 		return runThroughFirst(ctx, job, opts)
 	}
-	events := newEventLog(opts.Events, job, opts.Begin, func(err error) { fmt.Fprintf(opts.Notices, "mkrun: %v\n", err) })
+	events := newEventLog(opts.Events, job, opts.Begin, func(err error) { fmt.Fprintf(opts.Output.Notices(), "mkrun: %v\n", err) })
 	events.write(Event{Event: "job_start", Nodes: job.World.Nodes(), Ranks: job.World.Size(), Argv: job.Argv, Build: version.Get().BuildID()})
-	out, err := run(ctx, job, opts, events)
+	l, err := run(ctx, job, opts, events)
 	if err != nil {
-		events.end(noPlace(pb.Cause_LAUNCHER, err.Error(), stdio.StatusLauncher))
-	} else {
-		events.end(out.Cause)
+		_ = events.end(noPlace(pb.Cause_LAUNCHER, err.Error(), stdio.StatusLauncher))
+		_ = opts.Output.end(ending{must: true})
+		return nil, err
 	}
-	return out, err
+	return l.outcome(), nil
 }
 
-func run(ctx context.Context, job *Job, opts Options, events *eventLog) (*Outcome, error) {
+// run runs a job until nothing of it is left.
+func run(ctx context.Context, job *Job, opts Options, events *eventLog) (*launcher, error) {
 	if err := job.checkHere(); err != nil {
 		return nil, err
 	}
@@ -108,10 +105,7 @@ func run(ctx context.Context, job *Job, opts Options, events *eventLog) (*Outcom
 	}
 	l := &launcher{job: job, opts: opts, machine: m, secret: session.NewSecret(), gone: make(chan int, job.World.Nodes()),
 		came: make(chan arrival, job.World.Nodes()), events: events, relays: map[int][]string{}, toldAll: map[int]bool{}}
-	if opts.Progress != nil {
-		l.progress = &progress{w: opts.Notices, width: opts.Progress}
-		l.opts.Notices = l.progress
-	}
+	l.notices, l.timeout = opts.Output.Notices(), l.timerOf(job.Timeout)
 	l.head, err = session.NewHead(session.HeadConfig{
 		Job: job.ID, Generation: firstGeneration, Secret: l.secret, Nodes: job.World.Nodes(), Radix: job.Radix, Silence: opts.silence, Build: version.Get().BuildID(), Log: opts.Log,
 	})
@@ -125,7 +119,10 @@ func run(ctx context.Context, job *Job, opts Options, events *eventLog) (*Outcom
 	served := make(chan error, 1)
 	go func() { served <- l.head.Serve(context.WithoutCancel(ctx), listener) }()
 
-	l.output = newOutputQueue(opts.Mux)
+	opts.Output.acknowledge(func(node int, generation uint32, bytes uint64) {
+		// A node that is lost is an event of its own.
+		_ = l.head.Send(node, &pb.ToAgent{Generation: generation, Kind: &pb.ToAgent_OutputTaken{OutputTaken: &pb.OutputTaken{Bytes: bytes}}})
+	})
 	if err := l.startAgents(ctx, parents); err != nil {
 		l.machine.fail(noPlace(pb.Cause_LAUNCHER, err.Error(), stdio.StatusLauncher))
 	}
@@ -135,28 +132,69 @@ func run(ctx context.Context, job *Job, opts Options, events *eventLog) (*Outcom
 	if err := <-served; err != nil {
 		opts.Log.Warn("serving agents", "error", err)
 	}
-	if err := l.output.close(); err != nil && l.machine.cause == nil {
-		l.machine.cause = outputCause(err)
+	return l, nil
+}
+
+// outcome shows the rest of the output and says how the job ended.
+func (l *launcher) outcome() *Outcome {
+	out := &Outcome{Started: l.started}
+	if out.Cause = l.machine.cause; out.Cause != nil {
+		out.Cause.Rank = int32(l.job.Number(int(out.Cause.GetRank())))
 	}
-	out := &Outcome{Cause: l.machine.cause, Started: l.started}
+	out.show(l.opts, ending{
+		signals: l.opts.Signals, ends: l.endsPrograms, late: l.timeout,
+		must: l.signals > 0 || out.Cause.GetKind() == pb.Cause_TIMEOUT,
+	})
 	if l.machine.preflight != nil {
 		out.Checks = l.machine.preflight.checks
-	}
-	if out.Cause != nil {
-		out.Cause.Rank = int32(job.Number(int(out.Cause.GetRank())))
 	}
 	for _, r := range l.machine.ranks {
 		out.Reports = append(out.Reports, r.report)
 		out.Places = append(out.Places, RankPlace{CPUs: r.place.GetCpus(), GPU: r.place.GetGpu(), NICs: r.place.GetNics()})
 		out.Ended = append(out.Ended, r.exit != nil && r.exit.GetExitCode() == 0 && r.exit.GetSignal() == 0 && r.exit.GetExecError() == "")
 	}
-	return out, nil
+	if err := l.events.end(out.Cause); err != nil {
+		out.Lacking = err.Error()
+	}
+	return out
+}
+
+// show waits until all output is shown, and takes note of what of it never is. Whoever leaves the output standing still is
+// told meanwhile why the job ended.
+func (o *Outcome) show(opts Options, e ending) {
+	if !o.Told {
+		e.waits = func() string {
+			o.Told = true
+			if o.Cause == nil {
+				return ""
+			}
+			return CauseText(o.Cause) + "\n"
+		}
+	}
+	err := opts.Output.end(e)
+	o.Stuck = errors.As(err, new(*unshownError))
+	switch {
+	case err == nil:
+	case o.Cause == nil:
+		o.Cause = outputCause(err)
+	case o.Stuck:
+		o.Unshown = err.Error()
+	}
 }
 
 // outputCause ends a job whose output has nowhere to go: quietly, like any program, when the reader has left.
 func outputCause(err error) *pb.Cause {
 	if errors.Is(err, syscall.EPIPE) {
 		return noPlace(pb.Cause_LAUNCHER, "nobody reads the ranks' output any more", stdio.StatusOfSignal(syscall.SIGPIPE))
+	}
+	var unshown *unshownError
+	var signal signalled
+	switch {
+	case !errors.As(err, &unshown):
+	case errors.As(unshown.why, &signal):
+		return noPlace(pb.Cause_USER_SIGNAL, "all ranks had ended; "+err.Error(), stdio.StatusOfSignal(syscall.Signal(signal)))
+	default:
+		return noPlace(pb.Cause_TIMEOUT, "all ranks had ended; "+err.Error(), stdio.StatusTimeout)
 	}
 	return noPlace(pb.Cause_LAUNCHER, err.Error(), stdio.StatusLauncher)
 }

@@ -41,8 +41,6 @@ func (l *launcher) userSignal(sig os.Signal) []order {
 	}
 	l.events.write(Event{Event: "signal", Signal: int(s)})
 	switch {
-	case s == syscall.SIGUSR1, s == syscall.SIGUSR2, slices.Contains(l.opts.Forward, s):
-		return l.machine.signal(int(s))
 	case s == syscall.SIGTSTP:
 		if !l.opts.stays {
 			l.stopAt = time.After(stopDelay)
@@ -51,28 +49,41 @@ func (l *launcher) userSignal(sig os.Signal) []order {
 	case s == syscall.SIGCONT:
 		l.stopAt = nil
 		return l.machine.signal(int(s))
+	case !l.endsPrograms(s):
+		return l.machine.signal(int(s))
 	}
 	l.signals++
 	switch {
 	case l.signals == 1:
 		l.first = s
 		if !l.machine.starting {
-			fmt.Fprintf(l.opts.Notices, "mkrun: %v: no rank was started yet; the job ends\n", sig)
+			fmt.Fprintf(l.notices, "mkrun: %v: no rank was started yet; the job ends\n", sig)
 			return l.machine.interrupt(s)
 		}
 		next := "again: SIGTERM, a third time: SIGKILL"
 		if s == syscall.SIGTERM {
 			next = "again: SIGKILL"
 		}
-		fmt.Fprintf(l.opts.Notices, "mkrun: %v: passed on to %s, which have %v to end (%s)\n", sig, l.machine.alive(), l.job.Grace, next)
+		fmt.Fprintf(l.notices, "mkrun: %v: passed on to %s, which have %v to end (%s)\n", sig, l.machine.alive(), l.job.Grace, next)
 		return l.machine.interrupt(s)
 	case l.signals == 2 && l.first != syscall.SIGTERM && l.machine.starting:
-		fmt.Fprintf(l.opts.Notices, "mkrun: %v again: SIGTERM to %s\n", sig, l.machine.alive())
+		fmt.Fprintf(l.notices, "mkrun: %v again: SIGTERM to %s\n", sig, l.machine.alive())
 		return l.machine.signal(int(syscall.SIGTERM))
 	}
-	fmt.Fprintf(l.opts.Notices, "mkrun: %v once more: SIGKILL to %s\n", sig, l.machine.alive())
+	fmt.Fprintf(l.notices, "mkrun: %v once more: SIGKILL to %s\n", sig, l.machine.alive())
 	l.giveUp = time.After(killLimit)
 	return l.machine.kill()
+}
+
+func (l *launcher) endsPrograms(s syscall.Signal) bool { return endsPrograms(s, l.opts.Forward) }
+
+// endsPrograms reports whether a signal is the user's wish that the job ends; forwarded are those that only ranks get.
+func endsPrograms(s syscall.Signal, forwarded []syscall.Signal) bool {
+	switch s {
+	case syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGTSTP, syscall.SIGCONT:
+		return false
+	}
+	return !slices.Contains(forwarded, s)
 }
 
 // alive names the ranks that an order reaches, by the user's numbers: those that were told to start and have not ended,

@@ -49,7 +49,7 @@ func TestInterruptDuringChecks(t *testing.T) {
 		m.factsFrom(node, []byte(`{"master_port":4711}`))
 	}
 	var notices strings.Builder
-	l := &launcher{job: m.job, machine: m, opts: Options{Notices: &notices, Log: slog.New(slog.NewTextHandler(io.Discard, nil))}}
+	l := &launcher{job: m.job, machine: m, notices: &notices, opts: Options{Log: slog.New(slog.NewTextHandler(io.Discard, nil))}}
 	if orders := l.userSignal(os.Interrupt); len(orders) != 1 || orders[0].msg.GetAbort() == nil || m.cause.GetKind() != pb.Cause_USER_SIGNAL {
 		t.Errorf("orders %v, cause %v, want an abort by the user", orders, m.cause)
 	}

@@ -36,7 +36,7 @@ func (l *launcher) agentConfig(node int) AgentConfig {
 	cfg := AgentConfig{
 		Job: l.job.ID, Generation: firstGeneration, Nodes: len(l.job.Hosts), InheritEnv: l.job.Remote(),
 		Look:    l.job.Bind != "" && l.job.Bind != BindNone || l.job.GPUs != "" || l.job.GPUIsolate,
-		Parents: l.parents, Verbose: l.opts.Verbose, Radix: l.job.Radix, Ports: l.job.Ports, Hold: l.job.Hold, AgentPart: l.part(node),
+		Parents: l.parents, Verbose: l.opts.Verbose, Window: nodeWindow(len(l.job.Hosts)), Radix: l.job.Radix, Ports: l.job.Ports, Hold: l.job.Hold, AgentPart: l.part(node),
 	}
 	if l.job.spread() {
 		cfg.Interfaces = l.job.Interfaces
@@ -61,7 +61,7 @@ func (l *launcher) openWays(ctx context.Context) error {
 	job := l.job
 	var log io.Writer
 	if l.opts.Verbose {
-		log = l.opts.Notices
+		log = l.notices
 	}
 	local := localStarter{log}
 	l.by = map[Reach]starter{"": local, ReachLocal: local}

@@ -64,7 +64,7 @@ type Mux struct {
 	mu       sync.Mutex
 	out      map[Stream]*output
 	lanes    map[laneKey]*lane
-	order    []*lane // as they came, for Close
+	order    []*lane // as they came, for Finish
 	buf      []byte
 	rawBytes bool
 }
@@ -144,7 +144,8 @@ func (m *Mux) Write(rank int, host string, stream Stream, data []byte, at time.T
 	return m.flush(l.out)
 }
 
-// Note writes a line of mkrun's own, without a tag, on stderr: below or above what ranks wrote, never inside.
+// Note writes a line of mkrun's own, without a tag, on stderr: below or above what ranks wrote, never inside. Where that
+// cannot be, ranks' output is still tried.
 func (m *Mux) Note(text string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -158,11 +159,13 @@ func (m *Mux) Note(text string) error {
 	} else {
 		m.lines(l, append([]byte(text), '\n'))
 	}
-	return m.flush(l.out)
+	_, err := l.out.Writer.Write(m.buf)
+	return err
 }
 
-// Close finishes lines that are still open and progress lines that are still in place.
-func (m *Mux) Close() error {
+// Finish ends lines that are still open and progress lines that are still in place: the ranks that wrote them have ended.
+// What comes after it stands on lines of its own.
+func (m *Mux) Finish() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var first error
@@ -175,7 +178,9 @@ func (m *Mux) Close() error {
 			if l.bar != nil {
 				m.clear(l.out)
 				m.line(l, l.bar)
+				l.bar, l.out.screen.bar = nil, nil
 			}
+			l.cut, l.cr = false, false
 		}
 		if err := m.flush(l.out); err != nil && first == nil {
 			first = err

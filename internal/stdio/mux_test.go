@@ -103,7 +103,7 @@ func TestMux(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if err := m.Close(); err != nil {
+			if err := m.Finish(); err != nil {
 				t.Fatal(err)
 			}
 			got := stdout.String()
@@ -157,7 +157,7 @@ func TestProgressFitsTheTerminal(t *testing.T) {
 		t.Errorf("%d columns of 20 used: %q", n, b.String())
 	}
 	b.Reset()
-	if err := m.Close(); err != nil {
+	if err := m.Finish(); err != nil {
 		t.Fatal(err)
 	}
 	if n := strings.Count(b.String(), "█"); n != 100 {
@@ -188,7 +188,7 @@ func TestMuxReportsABrokenOutputOnce(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if err := m.Close(); err != nil {
+	if err := m.Finish(); err != nil {
 		t.Error(err)
 	}
 	if failed != 1 || bad.calls != 1 || strings.Count(stderr.String(), "y") != 5 {

@@ -499,6 +499,7 @@ type ToAgent struct {
 	//	*ToAgent_Stdin
 	//	*ToAgent_Preflight
 	//	*ToAgent_StartBelow
+	//	*ToAgent_OutputTaken
 	Kind          isToAgent_Kind `protobuf_oneof:"kind"`
 	Generation    uint32         `protobuf:"varint,30,opt,name=generation,proto3" json:"generation,omitempty"` // of the ranks that it is about; 0 if it is about none
 	To            int32          `protobuf:"varint,31,opt,name=to,proto3" json:"to,omitempty"`                 // n+1: node n; -1: its receiver and all that report to it, however far; 0: its receiver
@@ -660,6 +661,15 @@ func (x *ToAgent) GetStartBelow() *StartBelow {
 	return nil
 }
 
+func (x *ToAgent) GetOutputTaken() *OutputTaken {
+	if x != nil {
+		if x, ok := x.Kind.(*ToAgent_OutputTaken); ok {
+			return x.OutputTaken
+		}
+	}
+	return nil
+}
+
 func (x *ToAgent) GetGeneration() uint32 {
 	if x != nil {
 		return x.Generation
@@ -730,6 +740,10 @@ type ToAgent_StartBelow struct {
 	StartBelow *StartBelow `protobuf:"bytes,22,opt,name=start_below,json=startBelow,proto3,oneof"`
 }
 
+type ToAgent_OutputTaken struct {
+	OutputTaken *OutputTaken `protobuf:"bytes,23,opt,name=output_taken,json=outputTaken,proto3,oneof"`
+}
+
 func (*ToAgent_Welcome) isToAgent_Kind() {}
 
 func (*ToAgent_Refusal) isToAgent_Kind() {}
@@ -755,6 +769,8 @@ func (*ToAgent_Stdin) isToAgent_Kind() {}
 func (*ToAgent_Preflight) isToAgent_Kind() {}
 
 func (*ToAgent_StartBelow) isToAgent_Kind() {}
+
+func (*ToAgent_OutputTaken) isToAgent_Kind() {}
 
 // Gone is the end of an agent that reported to another one, which tells it.
 type Gone struct {
@@ -2612,6 +2628,51 @@ func (x *StdinTaken) GetClosed() bool {
 	return false
 }
 
+// OutputTaken says how much of a node's output was shown; an agent sends no more than a window beyond that.
+type OutputTaken struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Bytes         uint64                 `protobuf:"varint,1,opt,name=bytes,proto3" json:"bytes,omitempty"` // since the ranks were started
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OutputTaken) Reset() {
+	*x = OutputTaken{}
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OutputTaken) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OutputTaken) ProtoMessage() {}
+
+func (x *OutputTaken) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OutputTaken.ProtoReflect.Descriptor instead.
+func (*OutputTaken) Descriptor() ([]byte, []int) {
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *OutputTaken) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
 // Preflight has a node look at itself and at its ways to others, before any rank; json is internal/launch's.
 type Preflight struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2623,7 +2684,7 @@ type Preflight struct {
 
 func (x *Preflight) Reset() {
 	*x = Preflight{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[30]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2635,7 +2696,7 @@ func (x *Preflight) String() string {
 func (*Preflight) ProtoMessage() {}
 
 func (x *Preflight) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[30]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2648,7 +2709,7 @@ func (x *Preflight) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Preflight.ProtoReflect.Descriptor instead.
 func (*Preflight) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{30}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Preflight) GetSentNs() int64 {
@@ -2677,7 +2738,7 @@ type PreflightDone struct {
 
 func (x *PreflightDone) Reset() {
 	*x = PreflightDone{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[31]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2689,7 +2750,7 @@ func (x *PreflightDone) String() string {
 func (*PreflightDone) ProtoMessage() {}
 
 func (x *PreflightDone) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[31]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2702,7 +2763,7 @@ func (x *PreflightDone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreflightDone.ProtoReflect.Descriptor instead.
 func (*PreflightDone) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{31}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *PreflightDone) GetSentNs() int64 {
@@ -2743,7 +2804,7 @@ type Signal struct {
 
 func (x *Signal) Reset() {
 	*x = Signal{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[32]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2755,7 +2816,7 @@ func (x *Signal) String() string {
 func (*Signal) ProtoMessage() {}
 
 func (x *Signal) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[32]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2768,7 +2829,7 @@ func (x *Signal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Signal.ProtoReflect.Descriptor instead.
 func (*Signal) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{32}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Signal) GetNumber() int32 {
@@ -2793,7 +2854,7 @@ type Shutdown struct {
 
 func (x *Shutdown) Reset() {
 	*x = Shutdown{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[33]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2805,7 +2866,7 @@ func (x *Shutdown) String() string {
 func (*Shutdown) ProtoMessage() {}
 
 func (x *Shutdown) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[33]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2818,7 +2879,7 @@ func (x *Shutdown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Shutdown.ProtoReflect.Descriptor instead.
 func (*Shutdown) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{33}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{34}
 }
 
 type NodeDone struct {
@@ -2829,7 +2890,7 @@ type NodeDone struct {
 
 func (x *NodeDone) Reset() {
 	*x = NodeDone{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[34]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2841,7 +2902,7 @@ func (x *NodeDone) String() string {
 func (*NodeDone) ProtoMessage() {}
 
 func (x *NodeDone) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[34]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2854,7 +2915,7 @@ func (x *NodeDone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeDone.ProtoReflect.Descriptor instead.
 func (*NodeDone) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{34}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{35}
 }
 
 // MemberEvent is gossip's opinion of another node.
@@ -2868,7 +2929,7 @@ type MemberEvent struct {
 
 func (x *MemberEvent) Reset() {
 	*x = MemberEvent{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[35]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2880,7 +2941,7 @@ func (x *MemberEvent) String() string {
 func (*MemberEvent) ProtoMessage() {}
 
 func (x *MemberEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[35]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2893,7 +2954,7 @@ func (x *MemberEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberEvent.ProtoReflect.Descriptor instead.
 func (*MemberEvent) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{35}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *MemberEvent) GetNode() int32 {
@@ -2920,7 +2981,7 @@ type AgentLog struct {
 
 func (x *AgentLog) Reset() {
 	*x = AgentLog{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[36]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2932,7 +2993,7 @@ func (x *AgentLog) String() string {
 func (*AgentLog) ProtoMessage() {}
 
 func (x *AgentLog) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[36]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2945,7 +3006,7 @@ func (x *AgentLog) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AgentLog.ProtoReflect.Descriptor instead.
 func (*AgentLog) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{36}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *AgentLog) GetLevel() string {
@@ -2971,6 +3032,7 @@ type ToHead struct {
 	//	*ToHead_Signal
 	//	*ToHead_Heartbeat
 	//	*ToHead_Stdin
+	//	*ToHead_OutputTaken
 	Kind          isToHead_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2978,7 +3040,7 @@ type ToHead struct {
 
 func (x *ToHead) Reset() {
 	*x = ToHead{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[37]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2990,7 +3052,7 @@ func (x *ToHead) String() string {
 func (*ToHead) ProtoMessage() {}
 
 func (x *ToHead) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[37]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3003,7 +3065,7 @@ func (x *ToHead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToHead.ProtoReflect.Descriptor instead.
 func (*ToHead) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{37}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ToHead) GetKind() isToHead_Kind {
@@ -3049,6 +3111,15 @@ func (x *ToHead) GetStdin() *Stdin {
 	return nil
 }
 
+func (x *ToHead) GetOutputTaken() *OutputTaken {
+	if x != nil {
+		if x, ok := x.Kind.(*ToHead_OutputTaken); ok {
+			return x.OutputTaken
+		}
+	}
+	return nil
+}
+
 type isToHead_Kind interface {
 	isToHead_Kind()
 }
@@ -3069,6 +3140,10 @@ type ToHead_Stdin struct {
 	Stdin *Stdin `protobuf:"bytes,4,opt,name=stdin,proto3,oneof"` // no more than a window of it that was not taken
 }
 
+type ToHead_OutputTaken struct {
+	OutputTaken *OutputTaken `protobuf:"bytes,5,opt,name=output_taken,json=outputTaken,proto3,oneof"`
+}
+
 func (*ToHead_Job) isToHead_Kind() {}
 
 func (*ToHead_Signal) isToHead_Kind() {}
@@ -3076,6 +3151,8 @@ func (*ToHead_Signal) isToHead_Kind() {}
 func (*ToHead_Heartbeat) isToHead_Kind() {}
 
 func (*ToHead_Stdin) isToHead_Kind() {}
+
+func (*ToHead_OutputTaken) isToHead_Kind() {}
 
 // FromHead is what the launcher shows, and how the job ended.
 type FromHead struct {
@@ -3088,6 +3165,8 @@ type FromHead struct {
 	//	*FromHead_Outcome
 	//	*FromHead_Heartbeat
 	//	*FromHead_StdinTaken
+	//	*FromHead_GenerationEnd
+	//	*FromHead_Progress
 	Kind          isFromHead_Kind `protobuf_oneof:"kind"`
 	Host          string          `protobuf:"bytes,10,opt,name=host,proto3" json:"host,omitempty"` // of the output
 	unknownFields protoimpl.UnknownFields
@@ -3096,7 +3175,7 @@ type FromHead struct {
 
 func (x *FromHead) Reset() {
 	*x = FromHead{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[38]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3108,7 +3187,7 @@ func (x *FromHead) String() string {
 func (*FromHead) ProtoMessage() {}
 
 func (x *FromHead) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[38]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3121,7 +3200,7 @@ func (x *FromHead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FromHead.ProtoReflect.Descriptor instead.
 func (*FromHead) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{38}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *FromHead) GetKind() isFromHead_Kind {
@@ -3185,6 +3264,24 @@ func (x *FromHead) GetStdinTaken() *StdinTaken {
 	return nil
 }
 
+func (x *FromHead) GetGenerationEnd() bool {
+	if x != nil {
+		if x, ok := x.Kind.(*FromHead_GenerationEnd); ok {
+			return x.GenerationEnd
+		}
+	}
+	return false
+}
+
+func (x *FromHead) GetProgress() string {
+	if x != nil {
+		if x, ok := x.Kind.(*FromHead_Progress); ok {
+			return x.Progress
+		}
+	}
+	return ""
+}
+
 func (x *FromHead) GetHost() string {
 	if x != nil {
 		return x.Host
@@ -3197,7 +3294,7 @@ type isFromHead_Kind interface {
 }
 
 type FromHead_Output struct {
-	Output *Output `protobuf:"bytes,1,opt,name=output,proto3,oneof"` // with the rank's number as the user counts
+	Output *Output `protobuf:"bytes,1,opt,name=output,proto3,oneof"` // with the rank's number as the user counts; no more than a window of it that was not taken
 }
 
 type FromHead_Notice struct {
@@ -3220,6 +3317,14 @@ type FromHead_StdinTaken struct {
 	StdinTaken *StdinTaken `protobuf:"bytes,6,opt,name=stdin_taken,json=stdinTaken,proto3,oneof"`
 }
 
+type FromHead_GenerationEnd struct {
+	GenerationEnd bool `protobuf:"varint,8,opt,name=generation_end,json=generationEnd,proto3,oneof"` // the ranks that wrote have ended; others may follow
+}
+
+type FromHead_Progress struct {
+	Progress string `protobuf:"bytes,7,opt,name=progress,proto3,oneof"` // line at the bottom of the user's terminal; "": none
+}
+
 func (*FromHead_Output) isFromHead_Kind() {}
 
 func (*FromHead_Notice) isFromHead_Kind() {}
@@ -3232,6 +3337,10 @@ func (*FromHead_Heartbeat) isFromHead_Kind() {}
 
 func (*FromHead_StdinTaken) isFromHead_Kind() {}
 
+func (*FromHead_GenerationEnd) isFromHead_Kind() {}
+
+func (*FromHead_Progress) isFromHead_Kind() {}
+
 type Empty struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -3240,7 +3349,7 @@ type Empty struct {
 
 func (x *Empty) Reset() {
 	*x = Empty{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[39]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3252,7 +3361,7 @@ func (x *Empty) String() string {
 func (*Empty) ProtoMessage() {}
 
 func (x *Empty) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[39]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3265,7 +3374,7 @@ func (x *Empty) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Empty.ProtoReflect.Descriptor instead.
 func (*Empty) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{39}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{40}
 }
 
 type AttachRequest struct {
@@ -3279,7 +3388,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[40]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3291,7 +3400,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[40]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3304,7 +3413,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{40}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *AttachRequest) GetProtocol() uint32 {
@@ -3341,7 +3450,7 @@ type AttachReply struct {
 
 func (x *AttachReply) Reset() {
 	*x = AttachReply{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[41]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3353,7 +3462,7 @@ func (x *AttachReply) String() string {
 func (*AttachReply) ProtoMessage() {}
 
 func (x *AttachReply) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[41]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3366,7 +3475,7 @@ func (x *AttachReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachReply.ProtoReflect.Descriptor instead.
 func (*AttachReply) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{41}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *AttachReply) GetJob() string {
@@ -3414,7 +3523,7 @@ type RankPut struct {
 
 func (x *RankPut) Reset() {
 	*x = RankPut{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[42]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3426,7 +3535,7 @@ func (x *RankPut) String() string {
 func (*RankPut) ProtoMessage() {}
 
 func (x *RankPut) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[42]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3439,7 +3548,7 @@ func (x *RankPut) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RankPut.ProtoReflect.Descriptor instead.
 func (*RankPut) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{42}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *RankPut) GetTo() int32 {
@@ -3465,7 +3574,7 @@ type GetRequest struct {
 
 func (x *GetRequest) Reset() {
 	*x = GetRequest{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[43]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3477,7 +3586,7 @@ func (x *GetRequest) String() string {
 func (*GetRequest) ProtoMessage() {}
 
 func (x *GetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[43]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3490,7 +3599,7 @@ func (x *GetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRequest.ProtoReflect.Descriptor instead.
 func (*GetRequest) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{43}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *GetRequest) GetFrom() int32 {
@@ -3511,7 +3620,7 @@ type GetReply struct {
 
 func (x *GetReply) Reset() {
 	*x = GetReply{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[44]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3523,7 +3632,7 @@ func (x *GetReply) String() string {
 func (*GetReply) ProtoMessage() {}
 
 func (x *GetReply) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[44]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3536,7 +3645,7 @@ func (x *GetReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetReply.ProtoReflect.Descriptor instead.
 func (*GetReply) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{44}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *GetReply) GetCommonChunk() []byte {
@@ -3594,7 +3703,7 @@ const file_internal_session_sessionpb_session_proto_rawDesc = "" +
 	"generation\x18\x1e \x01(\rR\n" +
 	"generation\x12\x16\n" +
 	"\x06origin\x18\x1f \x01(\x05R\x06originB\x06\n" +
-	"\x04kind\"\xa1\x06\n" +
+	"\x04kind\"\xe5\x06\n" +
 	"\aToAgent\x125\n" +
 	"\awelcome\x18\x01 \x01(\v2\x19.mkrun.session.v1.WelcomeH\x00R\awelcome\x125\n" +
 	"\arefusal\x18\x02 \x01(\v2\x19.mkrun.session.v1.RefusalH\x00R\arefusal\x12;\n" +
@@ -3611,7 +3720,8 @@ const file_internal_session_sessionpb_session_proto_rawDesc = "" +
 	"\x05stdin\x18\x14 \x01(\v2\x17.mkrun.session.v1.StdinH\x00R\x05stdin\x12;\n" +
 	"\tpreflight\x18\x15 \x01(\v2\x1b.mkrun.session.v1.PreflightH\x00R\tpreflight\x12?\n" +
 	"\vstart_below\x18\x16 \x01(\v2\x1c.mkrun.session.v1.StartBelowH\x00R\n" +
-	"startBelow\x12\x1e\n" +
+	"startBelow\x12B\n" +
+	"\foutput_taken\x18\x17 \x01(\v2\x1d.mkrun.session.v1.OutputTakenH\x00R\voutputTaken\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x1e \x01(\rR\n" +
 	"generation\x12\x0e\n" +
@@ -3783,7 +3893,9 @@ const file_internal_session_sessionpb_session_proto_rawDesc = "" +
 	"\n" +
 	"StdinTaken\x12\x14\n" +
 	"\x05bytes\x18\x01 \x01(\x04R\x05bytes\x12\x16\n" +
-	"\x06closed\x18\x02 \x01(\bR\x06closed\"8\n" +
+	"\x06closed\x18\x02 \x01(\bR\x06closed\"#\n" +
+	"\vOutputTaken\x12\x14\n" +
+	"\x05bytes\x18\x01 \x01(\x04R\x05bytes\"8\n" +
 	"\tPreflight\x12\x17\n" +
 	"\asent_ns\x18\x01 \x01(\x03R\x06sentNs\x12\x12\n" +
 	"\x04json\x18\x02 \x01(\fR\x04json\"~\n" +
@@ -3806,13 +3918,14 @@ const file_internal_session_sessionpb_session_proto_rawDesc = "" +
 	"\x05alive\x18\x02 \x01(\bR\x05alive\"4\n" +
 	"\bAgentLog\x12\x14\n" +
 	"\x05level\x18\x01 \x01(\tR\x05level\x12\x12\n" +
-	"\x04text\x18\x02 \x01(\tR\x04text\"\xac\x01\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\"\xf0\x01\n" +
 	"\x06ToHead\x12\x12\n" +
 	"\x03job\x18\x01 \x01(\fH\x00R\x03job\x12\x18\n" +
 	"\x06signal\x18\x02 \x01(\x05H\x00R\x06signal\x12;\n" +
 	"\theartbeat\x18\x03 \x01(\v2\x1b.mkrun.session.v1.HeartbeatH\x00R\theartbeat\x12/\n" +
-	"\x05stdin\x18\x04 \x01(\v2\x17.mkrun.session.v1.StdinH\x00R\x05stdinB\x06\n" +
-	"\x04kind\"\xa6\x02\n" +
+	"\x05stdin\x18\x04 \x01(\v2\x17.mkrun.session.v1.StdinH\x00R\x05stdin\x12B\n" +
+	"\foutput_taken\x18\x05 \x01(\v2\x1d.mkrun.session.v1.OutputTakenH\x00R\voutputTakenB\x06\n" +
+	"\x04kind\"\xed\x02\n" +
 	"\bFromHead\x122\n" +
 	"\x06output\x18\x01 \x01(\v2\x18.mkrun.session.v1.OutputH\x00R\x06output\x12\x18\n" +
 	"\x06notice\x18\x02 \x01(\fH\x00R\x06notice\x12\x16\n" +
@@ -3820,7 +3933,9 @@ const file_internal_session_sessionpb_session_proto_rawDesc = "" +
 	"\aoutcome\x18\x04 \x01(\fH\x00R\aoutcome\x12;\n" +
 	"\theartbeat\x18\x05 \x01(\v2\x1b.mkrun.session.v1.HeartbeatH\x00R\theartbeat\x12?\n" +
 	"\vstdin_taken\x18\x06 \x01(\v2\x1c.mkrun.session.v1.StdinTakenH\x00R\n" +
-	"stdinTaken\x12\x12\n" +
+	"stdinTaken\x12'\n" +
+	"\x0egeneration_end\x18\b \x01(\bH\x00R\rgenerationEnd\x12\x1c\n" +
+	"\bprogress\x18\a \x01(\tH\x00R\bprogress\x12\x12\n" +
 	"\x04host\x18\n" +
 	" \x01(\tR\x04hostB\x06\n" +
 	"\x04kind\"\a\n" +
@@ -3874,7 +3989,7 @@ func file_internal_session_sessionpb_session_proto_rawDescGZIP() []byte {
 }
 
 var file_internal_session_sessionpb_session_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_internal_session_sessionpb_session_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
+var file_internal_session_sessionpb_session_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
 var file_internal_session_sessionpb_session_proto_goTypes = []any{
 	(Cause_Kind)(0),       // 0: mkrun.session.v1.Cause.Kind
 	(*FromAgent)(nil),     // 1: mkrun.session.v1.FromAgent
@@ -3907,21 +4022,22 @@ var file_internal_session_sessionpb_session_proto_goTypes = []any{
 	(*Cause)(nil),         // 28: mkrun.session.v1.Cause
 	(*Stdin)(nil),         // 29: mkrun.session.v1.Stdin
 	(*StdinTaken)(nil),    // 30: mkrun.session.v1.StdinTaken
-	(*Preflight)(nil),     // 31: mkrun.session.v1.Preflight
-	(*PreflightDone)(nil), // 32: mkrun.session.v1.PreflightDone
-	(*Signal)(nil),        // 33: mkrun.session.v1.Signal
-	(*Shutdown)(nil),      // 34: mkrun.session.v1.Shutdown
-	(*NodeDone)(nil),      // 35: mkrun.session.v1.NodeDone
-	(*MemberEvent)(nil),   // 36: mkrun.session.v1.MemberEvent
-	(*AgentLog)(nil),      // 37: mkrun.session.v1.AgentLog
-	(*ToHead)(nil),        // 38: mkrun.session.v1.ToHead
-	(*FromHead)(nil),      // 39: mkrun.session.v1.FromHead
-	(*Empty)(nil),         // 40: mkrun.session.v1.Empty
-	(*AttachRequest)(nil), // 41: mkrun.session.v1.AttachRequest
-	(*AttachReply)(nil),   // 42: mkrun.session.v1.AttachReply
-	(*RankPut)(nil),       // 43: mkrun.session.v1.RankPut
-	(*GetRequest)(nil),    // 44: mkrun.session.v1.GetRequest
-	(*GetReply)(nil),      // 45: mkrun.session.v1.GetReply
+	(*OutputTaken)(nil),   // 31: mkrun.session.v1.OutputTaken
+	(*Preflight)(nil),     // 32: mkrun.session.v1.Preflight
+	(*PreflightDone)(nil), // 33: mkrun.session.v1.PreflightDone
+	(*Signal)(nil),        // 34: mkrun.session.v1.Signal
+	(*Shutdown)(nil),      // 35: mkrun.session.v1.Shutdown
+	(*NodeDone)(nil),      // 36: mkrun.session.v1.NodeDone
+	(*MemberEvent)(nil),   // 37: mkrun.session.v1.MemberEvent
+	(*AgentLog)(nil),      // 38: mkrun.session.v1.AgentLog
+	(*ToHead)(nil),        // 39: mkrun.session.v1.ToHead
+	(*FromHead)(nil),      // 40: mkrun.session.v1.FromHead
+	(*Empty)(nil),         // 41: mkrun.session.v1.Empty
+	(*AttachRequest)(nil), // 42: mkrun.session.v1.AttachRequest
+	(*AttachReply)(nil),   // 43: mkrun.session.v1.AttachReply
+	(*RankPut)(nil),       // 44: mkrun.session.v1.RankPut
+	(*GetRequest)(nil),    // 45: mkrun.session.v1.GetRequest
+	(*GetReply)(nil),      // 46: mkrun.session.v1.GetReply
 }
 var file_internal_session_sessionpb_session_proto_depIdxs = []int32{
 	7,  // 0: mkrun.session.v1.FromAgent.hello:type_name -> mkrun.session.v1.Hello
@@ -3935,12 +4051,12 @@ var file_internal_session_sessionpb_session_proto_depIdxs = []int32{
 	22, // 8: mkrun.session.v1.FromAgent.barrier:type_name -> mkrun.session.v1.BarrierEnter
 	24, // 9: mkrun.session.v1.FromAgent.report:type_name -> mkrun.session.v1.RankReport
 	26, // 10: mkrun.session.v1.FromAgent.abort:type_name -> mkrun.session.v1.AbortRequest
-	35, // 11: mkrun.session.v1.FromAgent.node_done:type_name -> mkrun.session.v1.NodeDone
-	36, // 12: mkrun.session.v1.FromAgent.member:type_name -> mkrun.session.v1.MemberEvent
+	36, // 11: mkrun.session.v1.FromAgent.node_done:type_name -> mkrun.session.v1.NodeDone
+	37, // 12: mkrun.session.v1.FromAgent.member:type_name -> mkrun.session.v1.MemberEvent
 	25, // 13: mkrun.session.v1.FromAgent.attached:type_name -> mkrun.session.v1.AttachedRank
-	37, // 14: mkrun.session.v1.FromAgent.log:type_name -> mkrun.session.v1.AgentLog
+	38, // 14: mkrun.session.v1.FromAgent.log:type_name -> mkrun.session.v1.AgentLog
 	30, // 15: mkrun.session.v1.FromAgent.stdin_taken:type_name -> mkrun.session.v1.StdinTaken
-	32, // 16: mkrun.session.v1.FromAgent.preflight_done:type_name -> mkrun.session.v1.PreflightDone
+	33, // 16: mkrun.session.v1.FromAgent.preflight_done:type_name -> mkrun.session.v1.PreflightDone
 	3,  // 17: mkrun.session.v1.FromAgent.gone:type_name -> mkrun.session.v1.Gone
 	4,  // 18: mkrun.session.v1.FromAgent.turned_away:type_name -> mkrun.session.v1.TurnedAway
 	6,  // 19: mkrun.session.v1.FromAgent.below:type_name -> mkrun.session.v1.Below
@@ -3952,46 +4068,48 @@ var file_internal_session_sessionpb_session_proto_depIdxs = []int32{
 	21, // 25: mkrun.session.v1.ToAgent.fence_done:type_name -> mkrun.session.v1.FenceDone
 	23, // 26: mkrun.session.v1.ToAgent.barrier_done:type_name -> mkrun.session.v1.BarrierDone
 	27, // 27: mkrun.session.v1.ToAgent.abort:type_name -> mkrun.session.v1.Abort
-	33, // 28: mkrun.session.v1.ToAgent.signal:type_name -> mkrun.session.v1.Signal
-	34, // 29: mkrun.session.v1.ToAgent.shutdown:type_name -> mkrun.session.v1.Shutdown
+	34, // 28: mkrun.session.v1.ToAgent.signal:type_name -> mkrun.session.v1.Signal
+	35, // 29: mkrun.session.v1.ToAgent.shutdown:type_name -> mkrun.session.v1.Shutdown
 	29, // 30: mkrun.session.v1.ToAgent.stdin:type_name -> mkrun.session.v1.Stdin
-	31, // 31: mkrun.session.v1.ToAgent.preflight:type_name -> mkrun.session.v1.Preflight
+	32, // 31: mkrun.session.v1.ToAgent.preflight:type_name -> mkrun.session.v1.Preflight
 	5,  // 32: mkrun.session.v1.ToAgent.start_below:type_name -> mkrun.session.v1.StartBelow
-	7,  // 33: mkrun.session.v1.TurnedAway.hello:type_name -> mkrun.session.v1.Hello
-	12, // 34: mkrun.session.v1.Roster.nodes:type_name -> mkrun.session.v1.Node
-	14, // 35: mkrun.session.v1.Start.ranks:type_name -> mkrun.session.v1.RankSpec
-	19, // 36: mkrun.session.v1.FenceDone.blobs:type_name -> mkrun.session.v1.Put
-	28, // 37: mkrun.session.v1.Abort.cause:type_name -> mkrun.session.v1.Cause
-	0,  // 38: mkrun.session.v1.Cause.kind:type_name -> mkrun.session.v1.Cause.Kind
-	10, // 39: mkrun.session.v1.ToHead.heartbeat:type_name -> mkrun.session.v1.Heartbeat
-	29, // 40: mkrun.session.v1.ToHead.stdin:type_name -> mkrun.session.v1.Stdin
-	18, // 41: mkrun.session.v1.FromHead.output:type_name -> mkrun.session.v1.Output
-	10, // 42: mkrun.session.v1.FromHead.heartbeat:type_name -> mkrun.session.v1.Heartbeat
-	30, // 43: mkrun.session.v1.FromHead.stdin_taken:type_name -> mkrun.session.v1.StdinTaken
-	13, // 44: mkrun.session.v1.AttachReply.roster:type_name -> mkrun.session.v1.Roster
-	1,  // 45: mkrun.session.v1.Parent.Connect:input_type -> mkrun.session.v1.FromAgent
-	41, // 46: mkrun.session.v1.Agent.Attach:input_type -> mkrun.session.v1.AttachRequest
-	43, // 47: mkrun.session.v1.Agent.Put:input_type -> mkrun.session.v1.RankPut
-	40, // 48: mkrun.session.v1.Agent.Fence:input_type -> mkrun.session.v1.Empty
-	44, // 49: mkrun.session.v1.Agent.Get:input_type -> mkrun.session.v1.GetRequest
-	40, // 50: mkrun.session.v1.Agent.Barrier:input_type -> mkrun.session.v1.Empty
-	24, // 51: mkrun.session.v1.Agent.Report:input_type -> mkrun.session.v1.RankReport
-	26, // 52: mkrun.session.v1.Agent.RequestAbort:input_type -> mkrun.session.v1.AbortRequest
-	40, // 53: mkrun.session.v1.Agent.WatchAbort:input_type -> mkrun.session.v1.Empty
-	2,  // 54: mkrun.session.v1.Parent.Connect:output_type -> mkrun.session.v1.ToAgent
-	42, // 55: mkrun.session.v1.Agent.Attach:output_type -> mkrun.session.v1.AttachReply
-	40, // 56: mkrun.session.v1.Agent.Put:output_type -> mkrun.session.v1.Empty
-	40, // 57: mkrun.session.v1.Agent.Fence:output_type -> mkrun.session.v1.Empty
-	45, // 58: mkrun.session.v1.Agent.Get:output_type -> mkrun.session.v1.GetReply
-	40, // 59: mkrun.session.v1.Agent.Barrier:output_type -> mkrun.session.v1.Empty
-	40, // 60: mkrun.session.v1.Agent.Report:output_type -> mkrun.session.v1.Empty
-	40, // 61: mkrun.session.v1.Agent.RequestAbort:output_type -> mkrun.session.v1.Empty
-	27, // 62: mkrun.session.v1.Agent.WatchAbort:output_type -> mkrun.session.v1.Abort
-	54, // [54:63] is the sub-list for method output_type
-	45, // [45:54] is the sub-list for method input_type
-	45, // [45:45] is the sub-list for extension type_name
-	45, // [45:45] is the sub-list for extension extendee
-	0,  // [0:45] is the sub-list for field type_name
+	31, // 33: mkrun.session.v1.ToAgent.output_taken:type_name -> mkrun.session.v1.OutputTaken
+	7,  // 34: mkrun.session.v1.TurnedAway.hello:type_name -> mkrun.session.v1.Hello
+	12, // 35: mkrun.session.v1.Roster.nodes:type_name -> mkrun.session.v1.Node
+	14, // 36: mkrun.session.v1.Start.ranks:type_name -> mkrun.session.v1.RankSpec
+	19, // 37: mkrun.session.v1.FenceDone.blobs:type_name -> mkrun.session.v1.Put
+	28, // 38: mkrun.session.v1.Abort.cause:type_name -> mkrun.session.v1.Cause
+	0,  // 39: mkrun.session.v1.Cause.kind:type_name -> mkrun.session.v1.Cause.Kind
+	10, // 40: mkrun.session.v1.ToHead.heartbeat:type_name -> mkrun.session.v1.Heartbeat
+	29, // 41: mkrun.session.v1.ToHead.stdin:type_name -> mkrun.session.v1.Stdin
+	31, // 42: mkrun.session.v1.ToHead.output_taken:type_name -> mkrun.session.v1.OutputTaken
+	18, // 43: mkrun.session.v1.FromHead.output:type_name -> mkrun.session.v1.Output
+	10, // 44: mkrun.session.v1.FromHead.heartbeat:type_name -> mkrun.session.v1.Heartbeat
+	30, // 45: mkrun.session.v1.FromHead.stdin_taken:type_name -> mkrun.session.v1.StdinTaken
+	13, // 46: mkrun.session.v1.AttachReply.roster:type_name -> mkrun.session.v1.Roster
+	1,  // 47: mkrun.session.v1.Parent.Connect:input_type -> mkrun.session.v1.FromAgent
+	42, // 48: mkrun.session.v1.Agent.Attach:input_type -> mkrun.session.v1.AttachRequest
+	44, // 49: mkrun.session.v1.Agent.Put:input_type -> mkrun.session.v1.RankPut
+	41, // 50: mkrun.session.v1.Agent.Fence:input_type -> mkrun.session.v1.Empty
+	45, // 51: mkrun.session.v1.Agent.Get:input_type -> mkrun.session.v1.GetRequest
+	41, // 52: mkrun.session.v1.Agent.Barrier:input_type -> mkrun.session.v1.Empty
+	24, // 53: mkrun.session.v1.Agent.Report:input_type -> mkrun.session.v1.RankReport
+	26, // 54: mkrun.session.v1.Agent.RequestAbort:input_type -> mkrun.session.v1.AbortRequest
+	41, // 55: mkrun.session.v1.Agent.WatchAbort:input_type -> mkrun.session.v1.Empty
+	2,  // 56: mkrun.session.v1.Parent.Connect:output_type -> mkrun.session.v1.ToAgent
+	43, // 57: mkrun.session.v1.Agent.Attach:output_type -> mkrun.session.v1.AttachReply
+	41, // 58: mkrun.session.v1.Agent.Put:output_type -> mkrun.session.v1.Empty
+	41, // 59: mkrun.session.v1.Agent.Fence:output_type -> mkrun.session.v1.Empty
+	46, // 60: mkrun.session.v1.Agent.Get:output_type -> mkrun.session.v1.GetReply
+	41, // 61: mkrun.session.v1.Agent.Barrier:output_type -> mkrun.session.v1.Empty
+	41, // 62: mkrun.session.v1.Agent.Report:output_type -> mkrun.session.v1.Empty
+	41, // 63: mkrun.session.v1.Agent.RequestAbort:output_type -> mkrun.session.v1.Empty
+	27, // 64: mkrun.session.v1.Agent.WatchAbort:output_type -> mkrun.session.v1.Abort
+	56, // [56:65] is the sub-list for method output_type
+	47, // [47:56] is the sub-list for method input_type
+	47, // [47:47] is the sub-list for extension type_name
+	47, // [47:47] is the sub-list for extension extendee
+	0,  // [0:47] is the sub-list for field type_name
 }
 
 func init() { file_internal_session_sessionpb_session_proto_init() }
@@ -4035,20 +4153,24 @@ func file_internal_session_sessionpb_session_proto_init() {
 		(*ToAgent_Stdin)(nil),
 		(*ToAgent_Preflight)(nil),
 		(*ToAgent_StartBelow)(nil),
+		(*ToAgent_OutputTaken)(nil),
 	}
-	file_internal_session_sessionpb_session_proto_msgTypes[37].OneofWrappers = []any{
+	file_internal_session_sessionpb_session_proto_msgTypes[38].OneofWrappers = []any{
 		(*ToHead_Job)(nil),
 		(*ToHead_Signal)(nil),
 		(*ToHead_Heartbeat)(nil),
 		(*ToHead_Stdin)(nil),
+		(*ToHead_OutputTaken)(nil),
 	}
-	file_internal_session_sessionpb_session_proto_msgTypes[38].OneofWrappers = []any{
+	file_internal_session_sessionpb_session_proto_msgTypes[39].OneofWrappers = []any{
 		(*FromHead_Output)(nil),
 		(*FromHead_Notice)(nil),
 		(*FromHead_Event)(nil),
 		(*FromHead_Outcome)(nil),
 		(*FromHead_Heartbeat)(nil),
 		(*FromHead_StdinTaken)(nil),
+		(*FromHead_GenerationEnd)(nil),
+		(*FromHead_Progress)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -4056,7 +4178,7 @@ func file_internal_session_sessionpb_session_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_internal_session_sessionpb_session_proto_rawDesc), len(file_internal_session_sessionpb_session_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   45,
+			NumMessages:   46,
 			NumExtensions: 0,
 			NumServices:   2,
 		},
