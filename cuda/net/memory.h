@@ -14,6 +14,15 @@ inline void raise_host(uint64_t* flag, uint64_t value) {
   }
 }
 
+// Whole pages around a range: what a dma-buf can be made of. `offset` is where the range begins in them.
+struct Pages {
+  uint64_t base, bytes, offset;
+};
+inline Pages pages_around(uint64_t base, uint64_t bytes, uint64_t page) {
+  const uint64_t first = base / page * page, end = (base + bytes + page - 1) / page * page;
+  return {first, end - first, base - first};
+}
+
 // The caller's device functions, with errors thrown.
 class Device {
  public:
@@ -33,6 +42,12 @@ class Device {
     const int r = f_.done(f_.user, ticket);
     if (r < 0) check(r, "copy");
     return r != 0;
+  }
+  void pin(void* base, uint64_t bytes) const {
+    if (f_.pin != nullptr) check(f_.pin(f_.user, base, bytes), "pinning host memory");
+  }
+  void unpin(void* base) const noexcept {
+    if (f_.unpin != nullptr) f_.unpin(f_.user, base);
   }
 
  private:

@@ -40,6 +40,26 @@ std::vector<int> parse_cpus(const char* text) {
   return cpus;
 }
 
+// "2,3" as the rails of `nics` NICs; without a text their positions.
+std::vector<uint32_t> parse_rails(const char* text, size_t nics) {
+  std::vector<uint32_t> rails;
+  if (text == nullptr) {
+    for (uint32_t i = 0; i < nics; ++i) rails.push_back(i);
+    return rails;
+  }
+  for (const char* at = text; *at != '\0';) {
+    uint32_t rail;
+    int used = 0;
+    if (sscanf(at, "%u%n", &rail, &used) != 1 || (at[used] != ',' && at[used] != '\0')) fail(MKNET_ERROR_ARGUMENT, "\"%s\" is no list of rails such as 2,3", text);
+    if (std::find(rails.begin(), rails.end(), rail) != rails.end()) fail(MKNET_ERROR_ARGUMENT, "rail %u has two NICs in \"%s\"", rail, text);
+    rails.push_back(rail);
+    at += used;
+    if (*at == ',') ++at;
+  }
+  if (rails.size() != nics) fail(MKNET_ERROR_ARGUMENT, "\"%s\" are %zu rails, for %zu NICs", text, rails.size(), nics);
+  return rails;
+}
+
 const mknet_desc& checked(const mknet_desc& d) {
   if (d.backend == nullptr) fail(MKNET_ERROR_ARGUMENT, "no backend is named");
   if (d.world < 1 || static_cast<uint32_t>(d.world) > kMaxWorld)
@@ -57,10 +77,13 @@ Network::Network(const mknet_desc& d)
       start_(d.start),
       timeout_ns_(d.timeout_ns != 0 ? d.timeout_ns : kDefaultTimeout),
       job_(d.job),
+      may_bounce_(d.bounce != 0),
       device_(d.device),
+      bounce_(device_),
       ring_(d.capacity, d.start),
       regions_(kRegions),
       nics_(open_nics(d, device_)),
+      rails_(parse_rails(d.rails, nics_.size())),
       endpoints_(world_) {
   proxy_settings_.device_producers = d.device_producers != 0;
   proxy_settings_.cpus = parse_cpus(d.cpus);
@@ -105,28 +128,59 @@ void Network::add_control_memory() {
 }
 
 uint32_t Network::add(const mknet_range& range) {
-  if (!common_.empty()) fail(MKNET_ERROR_ARGUMENT, "memory is registered before the endpoint is asked for");
-  if (registered_ == kOutbox) fail(MKNET_ERROR_ARGUMENT, "%u ranges are registered already, no more can be", registered_);
+  if (range.replaces > registered_ || (range.replaces == 1 + kHeap)) fail(MKNET_ERROR_ARGUMENT, "there is no range %u to replace", range.replaces - 1);
+  const uint32_t number = range.replaces != 0 ? range.replaces - 1 : registered_;
+  if (number == kHeap && !common_.empty()) fail(MKNET_ERROR_ARGUMENT, "the heap is registered before the endpoint is asked for");
+  if (number == kStage) fail(MKNET_ERROR_ARGUMENT, "%u ranges are registered already, no more can be", registered_);
   if (range.base == nullptr || range.bytes == 0) fail(MKNET_ERROR_ARGUMENT, "an empty range cannot be registered");
   if (reinterpret_cast<uintptr_t>(range.base) + range.bytes < range.bytes) fail(MKNET_ERROR_ARGUMENT, "the range is no memory");
   if (range.memory != MKNET_HOST && range.memory != MKNET_DEVICE) fail(MKNET_ERROR_ARGUMENT, "unknown kind of memory %d", range.memory);
-  if (registered_ == kHeap && reinterpret_cast<uintptr_t>(range.base) % 8 != 0)
+  if (number == kHeap && reinterpret_cast<uintptr_t>(range.base) % 8 != 0)
     fail(MKNET_ERROR_ARGUMENT, "the heap's flags need a base that is aligned to 8 bytes");
   Region r;
   r.base = static_cast<char*>(range.base);
   r.bytes = range.bytes;
   r.memory = range.memory;
   r.fd_offset = range.fd_offset;
-  r.writable = registered_ == kHeap;
+  r.writable = number == kHeap;
   if (range.fd >= 0 && (r.fd = dup(range.fd)) < 0) fail(MKNET_ERROR_SYSTEM, "keeping the range's descriptor: %s", strerror(errno));
   try {
-    for (const auto& nic : nics_) nic->add_region(registered_, r);
+    if (proxy_)
+      proxy_->call([&] { add_region(number, r); });
+    else
+      add_region(number, r);
   } catch (...) {
     if (r.fd >= 0) close(r.fd);
     throw;
   }
-  regions_[registered_] = r;
-  return registered_++;
+  registered_ = std::max(registered_, number + 1);
+  return number;
+}
+
+void Network::add_region(uint32_t number, Region r) {
+  try {
+    for (const auto& nic : nics_) nic->add_region(number, r);
+  } catch (const Error& e) {
+    if (e.code != MKNET_ERROR_UNSUPPORTED || r.memory != MKNET_DEVICE || !device_.given()) throw;
+    if (number == kHeap && !may_bounce_) throw;
+    add_bounced(number, r, e);
+  }
+  if (regions_[number].fd >= 0) close(regions_[number].fd);
+  regions_[number] = r;
+}
+
+void Network::add_bounced(uint32_t number, Region& r, const Error& why) {
+  if (!bounce_.has_stage()) {
+    const Region stage = bounce_.make_stage();
+    for (const auto& nic : nics_) nic->add_region(kStage, stage);
+    regions_[kStage] = stage;
+  }
+  if (number == kHeap) {
+    const Region mirror = bounce_.make_mirror(r.bytes);
+    for (const auto& nic : nics_) nic->add_region(kHeap, mirror);
+    bounced_ = why.what();
+  }
+  r.bounced = true;
 }
 
 // What both sides must agree on, then each NIC's own part.
@@ -145,10 +199,11 @@ void Network::build_common() {
   w.put(start_);
   w.put(kWindow);
   w.put(static_cast<uint32_t>(nics_.size()));
-  for (const auto& nic : nics_) {
-    w.put(nic->properties().lanes);
-    w.put(nic->properties().credits);
-    const Blob blob = nic->common(job_);
+  for (size_t i = 0; i < nics_.size(); ++i) {
+    w.put(rails_[i]);
+    w.put(nics_[i]->properties().lanes);
+    w.put(nics_[i]->properties().credits);
+    const Blob blob = nics_[i]->common(job_);
     w.put_bytes(blob.data(), blob.size());
   }
   common_ = w.take();
@@ -185,9 +240,22 @@ void Network::set_up_transfer() {
   s.start = start_;
   s.timeout_ns = timeout_ns_;
   s.device = &device_;
+  if (device_.given()) s.bounce = &bounce_;
   for (const auto& nic : nics_) s.nics.push_back(nic.get());
   s.regions = &regions_;
   transfer_ = nics_[0]->properties().ordered ? make_ordered(s) : make_unordered(s);
+}
+
+std::vector<std::pair<uint32_t, uint32_t>> Network::pair_nics(const std::vector<uint32_t>& theirs) const {
+  std::vector<std::pair<uint32_t, uint32_t>> pairs;
+  for (uint32_t i = 0; i < rails_.size(); ++i)
+    for (uint32_t j = 0; j < theirs.size(); ++j)
+      if (rails_[i] == theirs[j]) pairs.emplace_back(i, j);
+  // Both sides number the pairs alike.
+  std::sort(pairs.begin(), pairs.end(), [&](const auto& a, const auto& b) { return rails_[a.first] < rails_[b.first]; });
+  if (pairs.empty())
+    for (uint32_t i = 0; i < std::min(rails_.size(), theirs.size()); ++i) pairs.emplace_back(i, i);
+  return pairs;
 }
 
 void Network::connect(uint32_t peer, const Blob& common, const Blob& own, void* mapped) {
@@ -210,19 +278,35 @@ void Network::connect(uint32_t peer, const Blob& common, const Blob& own, void* 
     if (theirs == 0 || theirs > kMaxNics) fail(MKNET_ERROR_PEER, "it has %u NICs; 1 to %u can be used", theirs, kMaxNics);
     BlobReader p(own.data(), own.size());
     if (p.get<uint64_t>() != job_) fail(MKNET_ERROR_PEER, "its endpoint belongs to another job or generation");
-    PeerSettings settings;
-    settings.nics = std::min(theirs, static_cast<uint32_t>(nics_.size()));
-    settings.credits = UINT32_MAX;
+    struct Theirs {
+      uint32_t lanes, credits;
+      Blob common, own;
+    };
+    std::vector<Theirs> nics;
+    std::vector<uint32_t> rails;
     for (uint32_t i = 0; i < theirs; ++i) {
+      rails.push_back(r.get<uint32_t>());
       const uint32_t lanes = r.get<uint32_t>(), credits = r.get<uint32_t>();
-      const Blob nic_common = r.get_bytes(), nic_own = p.get_bytes();
-      if (i >= settings.nics) continue;
-      if (lanes != nics_[i]->properties().lanes) fail(MKNET_ERROR_PEER, "it has %u queue pairs per NIC, this rank %u", lanes, nics_[i]->properties().lanes);
-      settings.credits = std::min({settings.credits, credits, nics_[i]->properties().credits});
-      nics_[i]->connect(peer, job_, nic_common, nic_own, mapped);
+      nics.push_back({lanes, credits, r.get_bytes(), p.get_bytes()});
     }
     r.end();
     p.end();
+    PeerSettings settings;
+    settings.credits = UINT32_MAX;
+    for (const auto& [mine, other] : pair_nics(rails)) {
+      Nic& nic = *nics_[mine];
+      const Theirs& t = nics[other];
+      if (t.lanes != nic.properties().lanes) fail(MKNET_ERROR_PEER, "it has %u queue pairs per NIC, this rank %u", t.lanes, nic.properties().lanes);
+      settings.credits = std::min({settings.credits, t.credits, nic.properties().credits});
+      settings.nics.push_back(mine);
+      if (rails_[mine] != rails[other]) settings.crossed = format("rail %u here, rail %u there", rails_[mine], rails[other]);
+      try {
+        nic.connect(peer, job_, t.common, t.own, mapped);
+      } catch (const Error& e) {
+        if (rails_[mine] == rails[other]) throw;
+        fail(e.code, "%s; this is rail %u here and rail %u there, which may not be connected", e.what(), rails_[mine], rails[other]);
+      }
+    }
     if (!nics_[0]->properties().ordered && settings.credits == 0) fail(MKNET_ERROR_PEER, "one side cannot receive");
     set_up_transfer();
     transfer_->set_piece();
@@ -266,6 +350,7 @@ void Network::reset(uint64_t job) {
   proxy_.reset();
   transfer_.reset();
   for (const auto& nic : nics_) nic->disconnect();
+  bounce_.reset();
   peers_.clear();
   common_.clear();
   endpoints_.assign(world_, {});
@@ -293,6 +378,8 @@ void Network::flush(uint64_t position, uint64_t timeout_ns) const {
 std::string Network::describe() const {
   std::string text = backend_;
   for (const auto& nic : nics_) text += (nic == nics_.front() ? ": " : "; ") + nic->describe();
+  if (!bounced_.empty()) text += "; the heap is bounced through pinned memory: " + bounced_;
+  if (proxy_ && !proxy_->place().empty()) text += "; proxy on " + proxy_->place();
   return text;
 }
 

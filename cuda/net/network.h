@@ -33,6 +33,10 @@ class Network {
 
  private:
   void add_control_memory();
+  void add_region(uint32_t number, Region r);
+  void add_bounced(uint32_t number, Region& r, const Error& why);
+  // NICs of both sides that are connected, as (own, peer's).
+  std::vector<std::pair<uint32_t, uint32_t>> pair_nics(const std::vector<uint32_t>& theirs) const;
   void release();
   void build_common();
   void set_up_transfer();
@@ -42,13 +46,17 @@ class Network {
   const std::string backend_;
   const uint64_t start_, timeout_ns_;
   uint64_t job_;
+  const bool may_bounce_;
   Device device_;
+  Bounce bounce_;
+  std::string bounced_;  // why the heap is; "": it is not
   ProxySettings proxy_settings_;
   Ring ring_;
   Verdict verdict_;
   std::vector<Region> regions_;
   uint32_t registered_ = 0;
   std::vector<std::unique_ptr<Nic>> nics_;
+  std::vector<uint32_t> rails_;  // of the NICs
   Blob common_;
   std::vector<Blob> endpoints_;  // by peer; made when asked for
   std::vector<uint32_t> peers_;  // connected

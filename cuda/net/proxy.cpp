@@ -71,7 +71,9 @@ void Verdict::clear() {
 }
 
 Proxy::Proxy(Ring& ring, Transfer& transfer, Verdict& verdict, const ProxySettings& settings)
-    : ring_(ring), transfer_(transfer), verdict_(verdict), s_(settings), thread_([this] { run(); }) {}
+    : ring_(ring), transfer_(transfer), verdict_(verdict), s_(settings), thread_([this] { run(); }) {
+  pin();
+}
 
 Proxy::~Proxy() {
   stop_ = true;
@@ -83,7 +85,6 @@ void Proxy::run() {
   prctl(PR_SET_NAME, "mknet-proxy");
   prctl(PR_SET_TIMERSLACK, 1UL);
   try {
-    pin();
     loop();
     return;
   } catch (const Error& e) {
@@ -99,15 +100,20 @@ void Proxy::run() {
   if (s_.failed != nullptr) s_.failed(s_.failed_user, &error);
 }
 
-void Proxy::pin() const {
+// The mask of the thread that starts us is that of the rank's own work, which we may have to stay off. What the process
+// may not use at all, as in a container, the kernel leaves out.
+void Proxy::pin() {
   if (s_.cpus.empty()) return;
-  // Only where the process may run at all: a container's set is smaller than the machine.
-  cpu_set_t allowed, wanted;
+  cpu_set_t wanted;
   CPU_ZERO(&wanted);
-  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
   for (const int cpu : s_.cpus)
-    if (cpu >= 0 && cpu < CPU_SETSIZE && CPU_ISSET(cpu, &allowed)) CPU_SET(cpu, &wanted);
-  if (CPU_COUNT(&wanted) > 0) pthread_setaffinity_np(pthread_self(), sizeof wanted, &wanted);
+    if (cpu < CPU_SETSIZE) CPU_SET(cpu, &wanted);
+  const int error = pthread_setaffinity_np(thread_.native_handle(), sizeof wanted, &wanted);
+  place_ = error == 0 ? "CPUs " : format("any CPU (pinning it: %s), not ", strerror(error));
+  for (size_t i = 0, last; i < s_.cpus.size(); i = last + 1) {
+    for (last = i; last + 1 < s_.cpus.size() && s_.cpus[last + 1] == s_.cpus[last] + 1;) ++last;
+    place_ += (i == 0 ? "" : ",") + std::to_string(s_.cpus[i]) + (last > i ? "-" + std::to_string(s_.cpus[last]) : "");
+  }
 }
 
 void Proxy::loop() {
@@ -163,7 +169,7 @@ void Proxy::rest(uint64_t now) {
 bool Proxy::serve() {
   uint32_t request = request_.load(std::memory_order_acquire);
   if (request == 0 || !request_.compare_exchange_strong(request, kServing)) return false;
-  const bool done = request == kProbe ? send_probes() : request == kLook ? look_for_probes() : drained();
+  const bool done = request == kProbe ? send_probes() : request == kLook ? look_for_probes() : request == kCall ? called() : drained();
   request_.store(done ? 0 : request, std::memory_order_release);
   return done;
 }
@@ -190,6 +196,15 @@ bool Proxy::look_for_probes() {
 bool Proxy::drained() {
   if (!transfer_.idle() || transfer_.completed() != ring_.tail()) return false;
   publish();
+  return true;
+}
+
+bool Proxy::called() {
+  try {
+    call_();
+  } catch (...) {
+    call_error_ = std::current_exception();
+  }
   return true;
 }
 
@@ -232,6 +247,14 @@ void Proxy::verify(const std::vector<uint32_t>& peers, uint64_t value, uint64_t 
 void Proxy::drain(uint64_t deadline_ns) {
   std::lock_guard<std::mutex> lock(asking_);
   ask(kDrain, deadline_ns, "completing all commands");
+}
+
+void Proxy::call(const std::function<void()>& f) {
+  std::lock_guard<std::mutex> lock(asking_);
+  call_ = f;
+  call_error_ = nullptr;
+  ask(kCall, now_ns() + kPatience, "work beside the commands");
+  if (call_error_) std::rethrow_exception(call_error_);
 }
 
 void Proxy::statistics(mknet_stats* out) const {

@@ -6,6 +6,8 @@
 #pragma once
 #include <atomic>
 #include <condition_variable>
+#include <exception>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -19,7 +21,7 @@ namespace mk::net {
 struct ProxySettings {
   bool device_producers = false;
   bool listens = false;  // some NIC does
-  std::vector<int> cpus; // to run on; empty: any
+  std::vector<int> cpus; // to run on; empty: those of the thread that starts it
   mknet_failed failed = nullptr;
   void* failed_user = nullptr;
 };
@@ -51,23 +53,28 @@ class Proxy {
   void verify(const std::vector<uint32_t>& peers, uint64_t value, uint64_t deadline_ns);
   // Returns when all that was pushed is complete and nothing is under way.
   void drain(uint64_t deadline_ns);
+  // Runs `f` on the thread, between two rounds of work; its error is thrown here and ends nothing.
+  void call(const std::function<void()>& f);
+  // Where the thread runs, for people; "": anywhere.
+  const std::string& place() const { return place_; }
   void statistics(mknet_stats* out) const;
 
  private:
   void run();
   void loop();
-  void pin() const;
+  void pin();
   bool serve();
   void rest(uint64_t now);
   void publish();
-  // Asks the thread to run verify's or drain's part; waits until it has.
+  // Asks the thread to run its part of verify, drain or call; waits until it has.
   void ask(uint32_t what, uint64_t deadline_ns, const char* doing);
 
   bool send_probes();
   bool look_for_probes();
   bool drained();
+  bool called();
 
-  enum : uint32_t { kProbe = 1, kLook = 2, kDrain = 3, kServing = 4 };
+  enum : uint32_t { kProbe = 1, kLook = 2, kDrain = 3, kCall = 4, kServing = 5 };
 
   Ring& ring_;
   Transfer& transfer_;
@@ -79,6 +86,9 @@ class Proxy {
   std::vector<uint32_t> probe_peers_;
   uint64_t probe_value_ = 0;
   size_t probes_sent_ = 0;         // places (peer, lane) done
+  std::function<void()> call_;
+  std::exception_ptr call_error_;
+  std::string place_;
   std::string missing_;            // the first probe that has not come; empty: all have
 
   std::atomic<bool> stop_{false};

@@ -74,7 +74,7 @@ void RdmaNic::add_region(uint32_t number, const Region& r) {
   // Peers get write access to what they write and none to what is sent from. Flags and credits in the inbox are never
   // relaxed; the heap is only where flags come by immediate.
   int access = r.writable ? kLocalWrite | kRemoteWrite : 0;
-  const bool relaxed = s_.relaxed != 0 && number != kInbox && number != kOutbox && api_.reg_mr_iova2 != nullptr;
+  const bool relaxed = s_.relaxed != 0 && number != kInbox && number != kOutbox && number != kStage && api_.reg_mr_iova2 != nullptr;
   if (relaxed) access |= kRelaxedOrdering;
   std::string how;
   Mr* mr = add(r, access, relaxed, &how);

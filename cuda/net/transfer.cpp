@@ -19,6 +19,7 @@ Transfer::Transfer(const TransferSettings& settings)
 void Transfer::set_piece() {
   piece_ = UINT64_MAX;
   for (const Nic* nic : s_.nics) piece_ = std::min(piece_, nic->properties().max_write);
+  if (s_.bounce != nullptr) piece_ = std::min(piece_, Bounce::kSlot);
 }
 
 void Transfer::check(const mknet_command& c) const {
@@ -28,7 +29,7 @@ void Transfer::check(const mknet_command& c) const {
   const Region& heap = (*s_.regions)[kHeap];
   if (c.bytes > 0 && c.rows > 0) {
     const Region& from = (*s_.regions)[c.region];
-    if (c.region >= kOutbox || from.base == nullptr) fail(MKNET_ERROR_ARGUMENT, "region %u is not registered", c.region);
+    if (c.region >= kStage || from.base == nullptr) fail(MKNET_ERROR_ARGUMENT, "region %u is not registered", c.region);
     const auto inside = [&](uint64_t at, uint32_t stride, uint64_t size) {
       const uint64_t before = uint64_t{c.rows - 1} * stride;  // below 2^64
       return c.bytes <= size && before <= size - c.bytes && at <= size - c.bytes - before;
@@ -84,12 +85,14 @@ std::vector<Way> Transfer::make_ways(const PeerSettings& settings) const {
   std::vector<Way> ways;
   for (uint32_t lane = 0, found = 1; found > 0; ++lane) {
     found = 0;
-    for (uint32_t nic = 0; nic < settings.nics; ++nic)
-      if (lane < s_.nics[nic]->properties().lanes) {
+    for (uint32_t pair = 0; pair < settings.nics.size(); ++pair)
+      if (lane < s_.nics[settings.nics[pair]]->properties().lanes) {
         ++found;
         ways.emplace_back();
-        ways.back().nic = nic;
+        ways.back().nic = settings.nics[pair];
         ways.back().lane = lane;
+        ways.back().pair = pair;
+        ways.back().crossed = settings.crossed;
       }
   }
   return ways;
@@ -97,8 +100,12 @@ std::vector<Way> Transfer::make_ways(const PeerSettings& settings) const {
 
 bool Transfer::post(Way& way) {
   if (way.waiting.empty()) return false;
-  const size_t taken = s_.nics[way.nic]->post(way.waiting.data(), way.waiting.size());
-  if (taken == 0) return false;
+  bool begun = false;
+  size_t ready = way.waiting.size();
+  if (s_.bounce != nullptr) ready = s_.bounce->prepare(way.waiting, *s_.regions, &begun);
+  if (ready == 0) return begun;
+  const size_t taken = s_.nics[way.nic]->post(way.waiting.data(), ready);
+  if (taken == 0) return begun;
   way.waiting.erase(way.waiting.begin(), way.waiting.begin() + static_cast<ptrdiff_t>(taken));
   counts_.writes += taken;
   ++counts_.doorbells;
@@ -107,7 +114,7 @@ bool Transfer::post(Way& way) {
 
 std::string Transfer::text_of(uint32_t peer, const Way& way) const {
   const Nic& nic = *s_.nics[way.nic];
-  return nic.properties().name + " (" + nic.path(peer, way.lane) + ")";
+  return nic.properties().name + " (" + nic.path(peer, way.lane) + (way.crossed.empty() ? "" : "; " + way.crossed) + ")";
 }
 
 void Transfer::written(uint64_t number) {
@@ -134,6 +141,8 @@ bool Transfer::progress() {
         arrived(nic, found[i].imm);
       else if ((found[i].id & 3) == kCredit)
         credit_written(static_cast<uint32_t>(found[i].id >> 2));
+      else if ((found[i].id & 3) == Bounce::kStaged && s_.bounce != nullptr)
+        written(s_.bounce->release(found[i].id >> 2) >> 2);
       else
         written(found[i].id >> 2);
     }

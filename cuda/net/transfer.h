@@ -13,9 +13,11 @@
 #pragma once
 #include <deque>
 #include <memory>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "net/bounce.h"
 #include "net/clock.h"
 #include "net/control.h"
 #include "net/memory.h"
@@ -29,14 +31,16 @@ struct TransferSettings {
   uint64_t timeout_ns = 0;  // of a command
   ClockRef clock;
   const Device* device = nullptr;
+  Bounce* bounce = nullptr;  // NULL where all memory is on the host
   std::vector<Nic*> nics;
   const std::vector<Region>* regions = nullptr;  // by number; [kHeap], [kInbox], [kOutbox]
 };
 
 // What both sides of a pair agreed on.
 struct PeerSettings {
-  uint32_t nics = 1;          // the first so many of both sides
-  uint32_t credits = 0;       // immediates under way per NIC
+  std::vector<uint32_t> nics;  // own NIC of each pair of NICs; both sides number the pairs alike
+  uint32_t credits = 0;        // immediates under way per pair
+  std::string crossed;         // what people should know of NICs on different rails
 };
 
 struct TransferCounts {
@@ -46,6 +50,8 @@ struct TransferCounts {
 // One way to a peer: a lane of a NIC, with the writes that wait for room on it.
 struct Way {
   uint32_t nic = 0, lane = 0;
+  uint32_t pair = 0;  // of NICs
+  std::string crossed;
   std::vector<Write> waiting;
 };
 
@@ -100,7 +106,7 @@ class Transfer {
     int32_t probe_lane; // negative: no probe
   };
   static constexpr uint64_t kInternal = UINT64_MAX;
-  enum Kind : uint64_t { kCommand = 1, kCredit = 2 };
+  enum Kind : uint64_t { kCommand = 1, kCredit = 2 };  // and Bounce::kStaged
   static uint64_t id_of(uint64_t number, Kind kind) { return number << 2 | kind; }
 
   UnderWay& under_way(uint64_t number) { return table_[number & (kTable - 1)]; }

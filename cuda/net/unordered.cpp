@@ -12,8 +12,10 @@ struct Incoming {
   uint64_t came = 0;      // pieces
   uint64_t first_ns = 0;
   bool noticed = false;
-  bool done = false;
+  bool whole = false;     // all pieces came
 };
+
+constexpr size_t kLandings = 256;  // commands that are being copied into device memory
 
 class Unordered final : public Transfer {
  public:
@@ -23,7 +25,9 @@ class Unordered final : public Transfer {
     Peer& p = peers_[rank];
     p.ways = make_ways(settings);
     p.credits = settings.credits;
-    p.next = p.base = p.taken = p.told_base = s_.start;
+    p.pairs = static_cast<uint32_t>(settings.nics.size());
+    for (uint32_t pair = 0; pair < p.pairs; ++pair) p.pair_of[settings.nics[pair]] = static_cast<int>(pair);
+    p.next = p.base = p.taken = p.landing = p.told_base = s_.start;
     p.window.assign(kWindow, {});
   }
   uint32_t lanes(uint32_t peer) const override { return static_cast<uint32_t>(peers_[peer].ways.size()); }
@@ -41,7 +45,7 @@ class Unordered final : public Transfer {
   }
 
   bool advance() override {
-    bool any = false;
+    bool any = s_.bounce != nullptr && s_.bounce->has_mirror() && land();
     for (uint32_t rank = 0; rank < peers_.size(); ++rank) {
       Peer& p = peers_[rank];
       if (p.ways.empty()) continue;
@@ -60,6 +64,9 @@ class Unordered final : public Transfer {
     if (i.rank >= peers_.size() || peers_[i.rank].ways.empty())
       fail(MKNET_ERROR_PEER, "%s: an immediate (%#x) of rank %u, which is no peer", s_.nics[nic]->properties().name.c_str(), imm, i.rank);
     Peer& p = peers_[i.rank];
+    const int pair = p.pair_of[nic];
+    if (pair < 0)
+      fail(MKNET_ERROR_PEER, "%s: an immediate (%#x) of rank %u, which is not connected to this NIC", s_.nics[nic]->properties().name.c_str(), imm, i.rank);
     // The number whose low bits came, next to what is expected.
     const uint64_t ahead = (i.low - p.taken) & ((1u << kSequenceBits) - 1);
     if (ahead >= kWindow)
@@ -67,13 +74,13 @@ class Unordered final : public Transfer {
            i.low, i.rank, p.taken);
     const uint64_t sequence = p.taken + ahead;
     Incoming& in = p.window[sequence % kWindow];
-    if (in.done) fail(MKNET_ERROR_PEER, "rank %u: command %" PRIu64 " of rank %u has more pieces than it said", s_.rank, sequence, i.rank);
+    if (in.whole) fail(MKNET_ERROR_PEER, "rank %u: command %" PRIu64 " of rank %u has more pieces than it said", s_.rank, sequence, i.rank);
     if (in.came == 0 && !in.noticed) in.first_ns = s_.clock();
-    ++p.arrived[nic];
+    ++p.arrived[pair];
     if (i.notice) {
       if (in.noticed) fail(MKNET_ERROR_PEER, "rank %u: command %" PRIu64 " of rank %u was announced twice", s_.rank, sequence, i.rank);
       in.noticed = true;
-      check(i.rank, sequence);
+      read_notice(i.rank, sequence);
     } else {
       ++in.came;
     }
@@ -86,7 +93,7 @@ class Unordered final : public Transfer {
   }
 
   bool quiet() const override {
-    return std::none_of(peers_.begin(), peers_.end(), [](const Peer& p) { return p.telling; });
+    return landings_.empty() && std::none_of(peers_.begin(), peers_.end(), [](const Peer& p) { return p.telling; });
   }
 
   void check_arrivals(uint64_t now) const override {
@@ -95,6 +102,9 @@ class Unordered final : public Transfer {
       if (p.ways.empty()) continue;
       const Incoming& in = p.window[p.taken % kWindow];
       if ((in.came == 0 && !in.noticed) || now - in.first_ns < s_.timeout_ns) continue;
+      if (in.whole)
+        fail(MKNET_ERROR_TIMEOUT, "rank %u: the device has not taken command %" PRIu64 " of rank %u, which is whole, after %.3g s", s_.rank, p.taken,
+             rank, static_cast<double>(now - in.first_ns) / 1e9);
       fail(MKNET_ERROR_TIMEOUT, "rank %u: command %" PRIu64 " of rank %u is not whole after %.3g s: %" PRIu64 " pieces came, %s", s_.rank,
            p.taken, rank, static_cast<double>(now - in.first_ns) / 1e9, in.came,
            in.noticed ? format("%" PRIu64 " were sent", notice(rank, p.taken).pieces).c_str() : "its notice did not");
@@ -105,16 +115,19 @@ class Unordered final : public Transfer {
   struct Peer {
     std::vector<Way> ways;
     uint32_t credits = 0;
+    uint32_t pairs = 0;                // of NICs
+    int pair_of[kMaxNics] = {-1, -1, -1, -1, -1, -1, -1, -1};  // own NIC
     // What we send.
     std::deque<uint64_t> queue;        // commands not yet wholly cut
     Cursor cursor;                     // of the first
     bool numbered = false;             // the first has its number, next - 1
     uint64_t next = 0;                 // number of the next command
     uint64_t base = 0;                 // all below are complete at the peer
-    uint64_t sent[kMaxNics] = {}, seen[kMaxNics] = {};  // immediates: posted, and taken by the peer
+    uint64_t sent[kMaxNics] = {}, seen[kMaxNics] = {};  // immediates by pair: posted, and taken by the peer
     uint32_t turn = 0;
     // What we receive.
     uint64_t taken = 0;                // all below are complete
+    uint64_t landing = 0;              // all below are complete, or being copied into device memory
     std::vector<Incoming> window;
     uint64_t arrived[kMaxNics] = {};
     uint64_t told_base = 0, told[kMaxNics] = {};
@@ -135,17 +148,17 @@ class Unordered final : public Transfer {
     if (base - p.base > p.next - p.base)
       fail(MKNET_ERROR_PEER, "rank %u says it took command %" PRIu64 " of rank %u, which has sent %" PRIu64, rank, base, s_.rank, p.next);
     p.base = base;
-    for (uint32_t nic = 0; nic < s_.nics.size(); ++nic) {
-      const uint64_t n = __atomic_load_n(&c->arrived[nic], __ATOMIC_ACQUIRE);
-      if (n - p.seen[nic] > p.sent[nic] - p.seen[nic])
-        fail(MKNET_ERROR_PEER, "rank %u says it took %" PRIu64 " immediates of rank %u, which has sent %" PRIu64, rank, n, s_.rank, p.sent[nic]);
-      p.seen[nic] = n;
+    for (uint32_t pair = 0; pair < p.pairs; ++pair) {
+      const uint64_t n = __atomic_load_n(&c->arrived[pair], __ATOMIC_ACQUIRE);
+      if (n - p.seen[pair] > p.sent[pair] - p.seen[pair])
+        fail(MKNET_ERROR_PEER, "rank %u says it took %" PRIu64 " immediates of rank %u, which has sent %" PRIu64, rank, n, s_.rank, p.sent[pair]);
+      p.seen[pair] = n;
     }
   }
 
   // A way with credit whose batch is not full, the ways in turn; NULL if there is none now.
   Way* choose(Peer& p, int32_t probe_lane) {
-    const auto usable = [&](const Way& w) { return p.sent[w.nic] - p.seen[w.nic] < p.credits && w.waiting.size() < kBatch; };
+    const auto usable = [&](const Way& w) { return p.sent[w.pair] - p.seen[w.pair] < p.credits && w.waiting.size() < kBatch; };
     if (probe_lane >= 0) return usable(p.ways[static_cast<size_t>(probe_lane)]) ? &p.ways[static_cast<size_t>(probe_lane)] : nullptr;
     for (size_t i = 0; i < p.ways.size(); ++i) {
       Way& w = p.ways[(p.turn + i) % p.ways.size()];
@@ -189,7 +202,7 @@ class Unordered final : public Transfer {
         p.cursor = {};
         p.numbered = false;
       }
-      ++p.sent[way->nic];
+      ++p.sent[way->pair];
       way->waiting.push_back(w);
     }
   }
@@ -197,8 +210,8 @@ class Unordered final : public Transfer {
   // A quarter of what the peer may have under way was taken since it was told last.
   bool owes(const Peer& p) const {
     if (p.taken - p.told_base >= kWindow / 4) return true;
-    for (uint32_t nic = 0; nic < s_.nics.size(); ++nic)
-      if (p.arrived[nic] - p.told[nic] >= std::max(1u, p.credits / 4)) return true;
+    for (uint32_t pair = 0; pair < p.pairs; ++pair)
+      if (p.arrived[pair] - p.told[pair] >= std::max(1u, p.credits / 4)) return true;
     return false;
   }
 
@@ -224,8 +237,8 @@ class Unordered final : public Transfer {
     std::copy(std::begin(p.arrived), std::end(p.arrived), p.told);
   }
 
-  // A peer wrote the notice: nothing in it is believed.
-  void check(uint32_t rank, uint64_t sequence) const {
+  // A peer wrote the notice, and may write it again: nothing in it is believed.
+  Notice read_notice(uint32_t rank, uint64_t sequence) const {
     const Notice n = notice(rank, sequence);
     const uint64_t heap = (*s_.regions)[kHeap].bytes;
     const bool probe = n.probe == 1 && n.flag >= rank * kInboxStride + kProbesAt && n.flag < rank * kInboxStride + kProbesAt + kMaxLanes * 8;
@@ -233,16 +246,47 @@ class Unordered final : public Transfer {
     if (n.sequence != sequence + 1 || !(probe || flag) || (n.flag != MKNET_NO_FLAG && n.flag % 8 != 0))
       fail(MKNET_ERROR_PEER, "rank %u: the notice of command %" PRIu64 " of rank %u makes no sense (number %" PRIu64 ", flag %" PRIu64 ")",
            s_.rank, sequence, rank, n.sequence - 1, n.flag);
+    // Where the bytes are matters only to those who copy them on.
+    if (s_.bounce == nullptr || !s_.bounce->has_mirror() || n.bytes == 0 || n.rows == 0) return n;
+    const uint64_t before = uint64_t{n.rows - 1} * n.target_stride;  // below 2^64
+    if (n.bytes > heap || before > heap - n.bytes || n.target > heap - n.bytes - before || (n.rows > 1 && n.target_stride < n.bytes))
+      fail(MKNET_ERROR_PEER, "rank %u: the notice of command %" PRIu64 " of rank %u makes no sense (%u rows of %" PRIu64 " bytes at %" PRIu64 ")",
+           s_.rank, sequence, rank, n.rows, n.bytes, n.target);
+    return n;
   }
 
   void finish(uint32_t rank, Peer& p, uint64_t sequence, Incoming& in) {
-    const Notice n = notice(rank, sequence);
+    const Notice n = read_notice(rank, sequence);
     if (in.came > n.pieces)
       fail(MKNET_ERROR_PEER, "rank %u: command %" PRIu64 " of rank %u has more pieces than the %" PRIu64 " it said", s_.rank, sequence, rank, n.pieces);
     if (in.came < n.pieces) return;
-    in.done = true;
+    in.whole = true;
+    if (s_.bounce != nullptr && s_.bounce->has_mirror()) return;  // land() goes on with it
     if (n.flag != MKNET_NO_FLAG) raise(p, n);
-    while (p.window[p.taken % kWindow].done) p.window[p.taken++ % kWindow] = {};
+    while (p.window[p.taken % kWindow].whole) p.window[p.taken++ % kWindow] = {};
+  }
+
+  // Copies what is whole into device memory, in the order of its commands, and raises its flags behind it: whoever sent
+  // a flag after a command was complete here finds that command's bytes in place, too.
+  bool land() {
+    bool any = false;
+    for (uint32_t rank = 0; rank < peers_.size(); ++rank) {
+      Peer& p = peers_[rank];
+      while (!p.ways.empty() && landings_.size() < kLandings && p.landing - p.taken < kWindow && p.window[p.landing % kWindow].whole) {
+        const Notice n = read_notice(rank, p.landing++);
+        s_.bounce->land((*s_.regions)[kHeap].base, n.target, n.rows, n.bytes, n.target_stride);
+        if (n.flag != MKNET_NO_FLAG) raise(p, n);
+        landings_.emplace_back(rank, s_.device->mark());
+        any = true;
+      }
+    }
+    while (!landings_.empty() && s_.device->done(landings_.front().second)) {
+      Peer& p = peers_[landings_.front().first];
+      p.window[p.taken++ % kWindow] = {};
+      landings_.pop_front();
+      any = true;
+    }
+    return any;
   }
 
   void raise(Peer& p, const Notice& n) {
@@ -257,6 +301,7 @@ class Unordered final : public Transfer {
   }
 
   std::vector<Peer> peers_;
+  std::deque<std::pair<uint32_t, uint64_t>> landings_;  // rank, ticket; in the device's order
 };
 
 }  // namespace

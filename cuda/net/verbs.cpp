@@ -21,7 +21,8 @@ using namespace verbs;
 constexpr uint32_t kMagic = 0x73627276u;
 constexpr uint32_t kDefaultDepth = 128;
 constexpr uint32_t kDefaultTimeout = 18, kDefaultRetries = 6;  // about 7.5 s until a dead peer is reported
-constexpr uint8_t kRnrRetries = 6, kRnrTimer = 12;             // receives are posted ahead; 0.64 ms between tries
+constexpr uint32_t kDefaultRnrRetries = 6;                     // receives are posted ahead
+constexpr uint8_t kRnrTimer = 12;                              // 0.64 ms between tries
 constexpr uint32_t kCredits = 128;                             // receives per queue pair, where immediates are used
 constexpr uint32_t kInlineBytes = 64;
 constexpr int kCqSpare = 16;
@@ -45,12 +46,16 @@ class Verbs final : public RdmaNic {
   Verbs(const Port& port, const mknet_desc& d) : RdmaNic(port, d, true) {
     if (s_.timeout == 0) s_.timeout = kDefaultTimeout;
     if (s_.retries == 0) s_.retries = kDefaultRetries;
+    if (s_.rnr_retries == 0) s_.rnr_retries = kDefaultRnrRetries;
     depth_ = s_.depth != 0 ? s_.depth : kDefaultDepth;
     if (s_.retries > 6) fail(MKNET_ERROR_ARGUMENT, "%u retries: 1 to 6; some devices take 7 as \"for ever\"", s_.retries);
     if (s_.timeout > 31) fail(MKNET_ERROR_ARGUMENT, "a time-out of 4.096 us x 2^%u; the exponent is at most 31", s_.timeout);
+    if (s_.rnr_retries > 7) fail(MKNET_ERROR_ARGUMENT, "%u tries for a peer that has no receive posted: 1 to 7", s_.rnr_retries);
+    if (s_.traffic_class > 255) fail(MKNET_ERROR_ARGUMENT, "traffic class %u: 0 to 255", s_.traffic_class);
+    if (s_.service_level > 15) fail(MKNET_ERROR_ARGUMENT, "service level %u: 0 to 15", s_.service_level);
     if (depth_ > static_cast<uint32_t>(port.device.max_qp_wr))
       fail(MKNET_ERROR_ARGUMENT, "%s: queue pairs of %u slots; the device has up to %d", port.name.c_str(), depth_, port.device.max_qp_wr);
-    p_.ordered = s_.relaxed == 0;
+    p_.ordered = s_.relaxed == 0 && d.bounce == 0;
     p_.lanes = s_.qps != 0 ? s_.qps : 1;
     if (p_.lanes > kMaxLanes / kMaxNics) fail(MKNET_ERROR_ARGUMENT, "%u queue pairs per peer and NIC; up to %u can be used", p_.lanes, kMaxLanes / kMaxNics);
     p_.max_write = std::min<uint64_t>(port.attr.max_msg_sz, uint64_t{1} << 30);
@@ -160,7 +165,10 @@ class Verbs final : public RdmaNic {
     const std::string link = port_.attr.link_layer == kLinkInfiniband
                                  ? format("InfiniBand, LID %u", port_.attr.lid)
                                  : format("RoCE v2, GID %u (%s)", port_.gid.gid_index, text_of(port_.gid.gid).c_str());
-    return format("%s: %s, MTU %u, %u queue pair%s per peer%s%s", name(), link.c_str(), port_.mtu, p_.lanes, p_.lanes == 1 ? "" : "s",
+    return format("%s: %s, MTU %u, %u queue pair%s per peer, a dead peer is reported after %.2g s (%u x 4.096 us x 2^%u; devices may take four times as long), "
+                  "%u tries without a receive, traffic class %u, service level %u%s%s%s",
+                  name(), link.c_str(), port_.mtu, p_.lanes, p_.lanes == 1 ? "" : "s", 4.096e-6 * static_cast<double>(uint64_t{1} << s_.timeout) * (s_.retries + 1),
+                  s_.retries + 1, s_.timeout, s_.rnr_retries, s_.traffic_class, s_.service_level, s_.relaxed != 0 ? ", relaxed ordering" : "",
                   how_.empty() ? "" : ", heap ", how_.c_str());
   }
 
@@ -252,7 +260,7 @@ class Verbs final : public RdmaNic {
     b.sq_psn = c.psn;
     b.timeout = static_cast<uint8_t>(s_.timeout);
     b.retry_cnt = static_cast<uint8_t>(s_.retries);
-    b.rnr_retry = kRnrRetries;
+    b.rnr_retry = static_cast<uint8_t>(s_.rnr_retries);
     b.max_rd_atomic = reads;
     modify(c, b, kAttrState | kAttrSqPsn | kAttrTimeout | kAttrRetries | kAttrRnr | kAttrReads, "RTS");
     // What was asked for is what the device has: an attribute that got lost would show only under load.

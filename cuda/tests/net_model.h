@@ -84,9 +84,9 @@ class Model {
       for (uint32_t p = 0; p < o.ranks; ++p) {
         if (p == r) continue;
         PeerSettings s;
-        s.nics = static_cast<uint32_t>(std::min(ranks_[r].nics.size(), ranks_[p].nics.size()));
         s.credits = UINT32_MAX;
-        for (uint32_t n = 0; n < s.nics; ++n) {
+        for (uint32_t n = 0; n < std::min(ranks_[r].nics.size(), ranks_[p].nics.size()); ++n) {
+          s.nics.push_back(n);
           s.credits = std::min({s.credits, ranks_[r].nics[n]->properties().credits, ranks_[p].nics[n]->properties().credits});
           ranks_[r].nics[n]->connect(p, 1, common[p][n], own[p][r][n], nullptr);
         }
