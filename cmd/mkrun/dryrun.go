@@ -27,6 +27,11 @@ func dryRun(ctx context.Context, w io.Writer, job *launch.Job) error {
 		node, local := job.World.Place(rank)
 		fmt.Fprintf(tw, "%d\t%d\t%s\t%s\t%d\t%s\n", job.Number(rank), node, job.Hosts[node].Name, job.Hosts[node].Address, local, placeText(places[rank]))
 	}
+	for rank, p := range places {
+		if p != nil && p.NICText() != "" {
+			fmt.Fprintf(tw, "rank %d: %s\n", job.Number(rank), p.NICText())
+		}
+	}
 	for _, n := range notices {
 		fmt.Fprintln(tw, n)
 	}

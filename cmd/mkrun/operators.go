@@ -136,8 +136,17 @@ func (f *operatorFlags) addRun(cmd *cobra.Command) {
 	_ = cmd.RegisterFlagCompletionFunc("mover", cobra.FixedCompletions([]string{"sm", "ce"}, cobra.ShellCompDirectiveNoFileComp))
 	fs.StringVar(&f.req.Net.Backend, "net", operator.NetAuto, "what carries bytes between nodes: ibverbs (RDMA NICs), emu (a software NIC, on one host), tcp, or auto: the first that all ranks have")
 	_ = cmd.RegisterFlagCompletionFunc("net", cobra.FixedCompletions(operator.Nets[1:], cobra.ShellCompDirectiveNoFileComp))
-	fs.StringVar(&f.req.Net.Devices, "net-devices", "", "NICs in rail order, as in mlx5_0,mlx5_1:2 (default: all that can be used)")
+	fs.StringVar(&f.req.Net.Devices, "net-devices", "", "NICs of every rank in rail order, as in mlx5_0,mlx5_1:2 (default: those nearest to the rank's GPU or CPUs)")
 	fs.IntVar(&f.netGID, "net-gid", -1, "index in the GID table of RoCE NICs (default: chosen by type and address)")
+	rdma := &f.req.Net.RDMA
+	fs.IntVar(&rdma.QueuePairs, "net-qps", 0, "queue pairs per peer and NIC, at most 8 (0: one)")
+	fs.IntVar(&rdma.MTU, "net-mtu", 0, "largest path MTU of RDMA NICs in bytes: 256, 512, 1024, 2048 or 4096 (0: what both ports have)")
+	fs.IntVar(&rdma.TrafficClass, "net-traffic-class", 0, "traffic class of RoCE packets, 0 to 255: that of the fabric's lossless queue")
+	fs.IntVar(&rdma.ServiceLevel, "net-service-level", 0, "service level of RDMA packets, 0 to 15")
+	fs.DurationVar(&rdma.DeadPeer, "net-dead-peer", 0, "a peer whose NIC does not answer for so long is gone (0: 7.5s; devices may take four times as long)")
+	fs.IntVar(&rdma.Retries, "net-retries", 0, "retries of a packet within that time, 1 to 6 (0: 6)")
+	fs.IntVar(&rdma.RNRRetries, "net-rnr-retries", 0, "retries when a peer has no receive posted, 1 to 6, or 7: until --wait-timeout (0: 6)")
+	fs.BoolVar(&rdma.Relaxed, "net-relaxed", false, "let RDMA NICs write data in relaxed PCIe order; flags then come by immediate")
 	fs.Float64Var(&f.req.Net.BandwidthGBs, "net-bandwidth", 0, "emulated bandwidth between nodes, GB/s per rank and direction (0: not limited)")
 	fs.DurationVar(&f.req.Net.Latency, "net-latency", 0, "emulated latency of each message between nodes, e.g. 50us")
 	fs.BoolVar(&f.req.Net.Reorder, "net-reorder", false, "deliver the pieces of messages between nodes out of order (seeded by --seed)")
@@ -267,7 +276,7 @@ func gpusOf(job *launch.Job) []string {
 // takeGPUs gives each rank of a job the GPU that was chosen for it, if the run is for GPUs.
 func takeGPUs(job *launch.Job, r *request.Resolved) {
 	if r.GPUs != nil {
-		job.RankGPUs, job.GPUs, job.GPUIsolate = r.GPUs, "", false
+		job.RankGPUs, job.RankDevices, job.GPUs, job.GPUIsolate = r.GPUs, r.Run.Devices, "", false
 	}
 }
 

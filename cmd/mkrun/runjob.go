@@ -141,6 +141,7 @@ func (f *launchFlags) conclude(cmd *cobra.Command, doc *report.Document, outcome
 		for rank := range min(len(doc.Ranks), len(outcome.Places)) {
 			p := outcome.Places[rank]
 			doc.Ranks[rank].CPUs, doc.Ranks[rank].GPU, doc.Ranks[rank].NICs = p.CPUs, p.GPU, p.NICs
+			doc.Ranks[rank].NICWhy, doc.Ranks[rank].ProxyCPUs = p.NICRule, p.ProxyCPUs
 		}
 	}
 	status := 0

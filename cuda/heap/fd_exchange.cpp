@@ -102,8 +102,11 @@ int receive_descriptor(int socket, uint64_t key, int world, int milliseconds, in
 
 }  // namespace
 
-std::vector<int> exchange_descriptors(int own, int rank, int world, mk_allgather allgather, void* user) {
-  std::vector<int> result(world, -1);
+std::vector<int> exchange_descriptors(int own, int rank, const std::vector<bool>& with, mk_allgather allgather, void* user) {
+  const int world = static_cast<int>(with.size());
+  std::vector<int> result(world, -1), peers;
+  for (int i = 1; i < world; ++i)
+    if (with[(rank + i) % world]) peers.push_back((rank + i) % world);
   Socket socket;
   Address mine = {};
   uint64_t random[2];
@@ -118,10 +121,11 @@ std::vector<int> exchange_descriptors(int own, int rank, int world, mk_allgather
   std::vector<Address> all(world);
   if (allgather(user, &mine, all.data(), sizeof mine) != 0) fail(MK_ERROR_BOOTSTRAP, "the all-gather callback failed");
   try {
+    const int count = static_cast<int>(peers.size());
     int sent = 0, waited = 0;
-    for (int missing = world - 1; missing > 0 || sent < world - 1;) {
-      while (sent < world - 1 && try_send_descriptor(socket.fd, all[(rank + 1 + sent) % world], rank, own)) ++sent;
-      if (missing == 0 && sent == world - 1) break;
+    for (int missing = count; missing > 0 || sent < count;) {
+      while (sent < count && try_send_descriptor(socket.fd, all[peers[sent]], rank, own)) ++sent;
+      if (missing == 0 && sent == count) break;
       int from = -1;
       const int descriptor = receive_descriptor(socket.fd, mine.key, world, kRetryMs, &from);
       if (descriptor < 0) {
@@ -129,7 +133,7 @@ std::vector<int> exchange_descriptors(int own, int rank, int world, mk_allgather
           fail(MK_ERROR_BOOTSTRAP, "memory handles of %d ranks did not come, or could not be passed, within %d s", missing, kPatienceMs / 1000);
         continue;
       }
-      if (from == rank || result[from] >= 0) {
+      if (from == rank || !with[from] || result[from] >= 0) {
         close(descriptor);
         continue;
       }

@@ -18,14 +18,23 @@ uint64_t OffsetAllocator::allocate(uint64_t bytes, const char* what) {
   return start;
 }
 
-SymmetricHeap::SymmetricHeap(const Driver& driver, uint64_t bytes, int device, int rank, int world,
-                             mk_allgather allgather, void* user)
-    : driver_(driver), blocks_(world), offsets_(bytes) {
+CUmemAllocationProp heap_properties(const Driver& driver, int device, bool nics) {
   CUmemAllocationProp prop = {};
   prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   prop.location.id = device;
+  int can = 0;
+  if (nics && driver.device_attribute(&can, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, device) == CUDA_SUCCESS && can != 0)
+    prop.allocFlags.gpuDirectRDMACapable = 1;
+  return prop;
+}
+
+SymmetricHeap::SymmetricHeap(const Driver& driver, uint64_t bytes, int device, int rank, const std::vector<bool>& mapped, bool nics,
+                             mk_allgather allgather, void* user)
+    : driver_(driver), blocks_(mapped.size()), offsets_(bytes) {
+  const int world = static_cast<int>(mapped.size());
+  const CUmemAllocationProp prop = heap_properties(driver, device, nics);
   size_t granularity = 0;
   driver.check(driver.granularity(&granularity, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED), "heap granularity");
   bytes_ = (bytes + granularity - 1) / granularity * granularity;
@@ -40,7 +49,7 @@ SymmetricHeap::SymmetricHeap(const Driver& driver, uint64_t bytes, int device, i
                    "exporting the symmetric heap");
       std::vector<int> descriptors;
       try {
-        descriptors = exchange_descriptors(own, rank, world, allgather, user);
+        descriptors = exchange_descriptors(own, rank, mapped, allgather, user);
       } catch (...) {
         close(own);
         throw;
@@ -48,7 +57,7 @@ SymmetricHeap::SymmetricHeap(const Driver& driver, uint64_t bytes, int device, i
       close(own);
       CUresult imported = CUDA_SUCCESS;
       for (int r = 0; r < world; ++r) {
-        if (r == rank) continue;
+        if (descriptors[r] < 0) continue;
         if (imported == CUDA_SUCCESS)
           imported = driver.import_handle(&blocks_[r].handle, reinterpret_cast<void*>(static_cast<intptr_t>(descriptors[r])),
                                           CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
@@ -56,8 +65,8 @@ SymmetricHeap::SymmetricHeap(const Driver& driver, uint64_t bytes, int device, i
       }
       driver.check(imported, "importing a peer's symmetric heap");
       for (int r = 0; r < world; ++r)
-        if (r != rank) map(blocks_[r], device);
-      probe(rank, world, allgather, user);
+        if (r != rank && mapped[r]) map(blocks_[r], device);
+      probe(rank, mapped, allgather, user);
     }
   } catch (...) {
     unmap_all();
@@ -79,7 +88,8 @@ void SymmetricHeap::map(Block& block, int device) {
 
 // Some platforms advertise peer access and then drop the writes: every rank writes a word into every peer's block and
 // looks for the peers' words in its own.
-void SymmetricHeap::probe(int rank, int world, mk_allgather allgather, void* user) {
+void SymmetricHeap::probe(int rank, const std::vector<bool>& mapped, mk_allgather allgather, void* user) {
+  const int world = static_cast<int>(mapped.size());
   const auto word = [](int from, int to) { return uint64_t{0x6d6b0000} + static_cast<uint64_t>(from * 1024 + to); };
   std::vector<char> ignored(world);
   const auto meet = [&] {
@@ -88,6 +98,7 @@ void SymmetricHeap::probe(int rank, int world, mk_allgather allgather, void* use
   };
   meet();
   for (int r = 0; r < world; ++r) {
+    if (!mapped[r]) continue;
     const uint64_t value = word(rank, r);
     check_cuda(cudaMemcpy(base(r) + rank * 8, &value, 8, cudaMemcpyDefault), "writing to a peer's memory");
   }
@@ -99,7 +110,7 @@ void SymmetricHeap::probe(int rank, int world, mk_allgather allgather, void* use
   check_cuda(cudaDeviceSynchronize(), "zeroing the symmetric heap");
   meet();
   for (int r = 0; r < world; ++r)
-    if (seen[r] != word(r, rank))
+    if (mapped[r] && seen[r] != word(r, rank))
       fail(MK_ERROR_UNSUPPORTED, "writes of rank %d do not arrive in the memory of rank %d, though peer access is advertised",
            r, rank);
 }

@@ -253,7 +253,8 @@ int mk_ag_gemm_abort(mk_ag_gemm* op, mk_error* error) {
     const mk::DeviceGuard guard(c.device);
     // Copies from pinned memory progress beside kernels that fill the GPU.
     std::vector<char*> words = op->abort_words();
-    for (int r = 0; r < c.world; ++r) words.push_back(c.heap->base(r) + c.barrier_at + offsetof(mk::Control, abort));
+    for (int r = 0; r < c.world; ++r)
+      if (c.heap->base(r) != nullptr) words.push_back(c.heap->base(r) + c.barrier_at + offsetof(mk::Control, abort));
     for (char* word : words)
       mk::check_cuda(cudaMemcpyAsync(word, op->abort_word, sizeof *op->abort_word, cudaMemcpyDefault, op->aborting),
                      "setting the abort word");

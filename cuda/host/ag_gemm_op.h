@@ -41,7 +41,8 @@ struct mk_ag_gemm {
   }
   std::vector<char*> abort_words() const {
     std::vector<char*> words;
-    for (int r = 0; r < context->world; ++r) words.push_back(context->heap->base(r) + control_at + offsetof(mk::Control, abort));
+    for (int r = 0; r < context->world; ++r)
+      if (context->heap->base(r) != nullptr) words.push_back(context->heap->base(r) + control_at + offsetof(mk::Control, abort));
     return words;
   }
   uint64_t flag_bytes() const { return flag_words.back() * sizeof(uint64_t); }

@@ -60,13 +60,14 @@ void fill_schedule(AgGemmParams& p, const Schedule& s, const mk_ag_gemm& op, con
 
 SendSpace send_space(const mk_ag_gemm& op, const mk_ag_gemm_args& a) {
   SendSpace s = {};
-  const NodeNetwork* net = op.context->network.get();
+  NodeNetwork* net = op.context->network.get();
   if (net == nullptr) return s;
   if (a.lda * 2 > UINT32_MAX) fail(MK_ERROR_ARGUMENT, "lda is too large for messages between nodes");
   s.fifo = net->fifo();
   s.next = net->position();
-  s.region = net->region();
-  s.source = net->offset_of(a.a);
+  const SourceRegions::Place own = net->locate(a.a);
+  s.region = own.region;
+  s.source = own.offset;
   s.source_pitch = a.lda * 2;
   s.landing = op.landing_at;
   s.flags = op.flags_at;
@@ -88,7 +89,7 @@ AgGemmParams make_params(const mk_ag_gemm& op, const mk_ag_gemm_args& a, const m
   p.gate = ag_gemm_gate(a, c);
   fill_schedule(p, s, op, c);
   for (int r = 0; r < context.world; ++r)
-    p.flags[r] = reinterpret_cast<uint64_t*>(context.heap->base(r) + op.flags_at);
+    if (context.heap->base(r) != nullptr) p.flags[r] = reinterpret_cast<uint64_t*>(context.heap->base(r) + op.flags_at);
 
   const int a_box = p.merged ? static_cast<int>(a.m / context.world) : kTileM;
   char* landing = context.heap->base(context.rank) + op.landing_at;

@@ -43,7 +43,8 @@ void host_barrier(const mk_context& c) {
 
 WaitContext wait_context(const mk_context& c, uint64_t offset, WaitRecord* record) {
   WaitContext w = {};
-  for (int r = 0; r < c.world; ++r) w.control[r] = reinterpret_cast<Control*>(c.heap->base(r) + offset);
+  for (int r = 0; r < c.world; ++r)
+    if (c.heap->base(r) != nullptr) w.control[r] = reinterpret_cast<Control*>(c.heap->base(r) + offset);
   w.record = record;
   w.heap = c.heap->base(c.rank);
   w.timeout_ns = c.timeout_ns;
@@ -90,8 +91,10 @@ void check_desc(const mk_context_desc* d) {
   }
   if (d->nodes > 0 && ranks != d->world)
     fail(MK_ERROR_ARGUMENT, "the nodes have %lld ranks together, the world has %d", static_cast<long long>(ranks), d->world);
-  if (d->nodes > 1 && d->network != MK_NETWORK_EMU)
-    fail(MK_ERROR_UNSUPPORTED, "network %d is unknown: between nodes this library has emu (%d)", d->network, MK_NETWORK_EMU);
+  if (d->nodes > 1 && d->network != MK_NETWORK_EMU && d->network != MK_NETWORK_NIC)
+    fail(MK_ERROR_UNSUPPORTED, "network %d is unknown: between nodes this library has emu (%d) and NICs (%d)", d->network, MK_NETWORK_EMU,
+         MK_NETWORK_NIC);
+  if (d->nodes > 1 && d->network == MK_NETWORK_NIC && d->net == nullptr) fail(MK_ERROR_ARGUMENT, "net is NULL: it says which NICs");
 }
 
 // Ranks that were given different values would hang later; they learn it here. Also counts who shares a GPU.
@@ -153,12 +156,16 @@ int mk_context_create(const mk_context_desc* desc, mk_context** out, mk_error* e
       c->node_ranks.assign(desc->node_ranks, desc->node_ranks + desc->nodes);
     else
       c->node_ranks = {desc->world};
+    for (size_t node = 0; node < c->node_ranks.size(); ++node) c->node_of.insert(c->node_of.end(), c->node_ranks[node], static_cast<int>(node));
     mk::meet(*c, *desc);
-    c->heap = std::make_unique<mk::SymmetricHeap>(c->driver, desc->heap_bytes, c->device, c->rank, c->world, c->allgather,
-                                                  c->user);
+    // With NICs, ranks of other nodes may be on other hosts.
+    const bool nics = c->node_ranks.size() > 1 && desc->network == MK_NETWORK_NIC;
+    std::vector<bool> mapped;
+    for (const int node : c->node_of) mapped.push_back(!nics || node == c->node_of[c->rank]);
+    c->heap = std::make_unique<mk::SymmetricHeap>(c->driver, desc->heap_bytes, c->device, c->rank, mapped, nics, c->allgather, c->user);
     c->barrier_at = c->heap->offsets().allocate(sizeof(mk::Control), "the barrier");
     c->barrier_record = mk::make_wait_record();
-    if (c->node_ranks.size() > 1) c->network = std::make_unique<mk::NodeNetwork>(*desc, *c->heap, c->same_gpu);
+    if (c->node_ranks.size() > 1) c->network = std::make_unique<mk::NodeNetwork>(*desc, c->driver, *c->heap, c->same_gpu, c->node_of);
     *out = c.release();
   });
 }
@@ -175,6 +182,14 @@ int mk_context_destroy(mk_context* c, mk_error* error) {
   });
 }
 
+int mk_context_network(mk_context* c, char* text, uint64_t length, mk_error* error) {
+  return mk::guarded(error, [&] {
+    if (c == nullptr) mk::fail(MK_ERROR_ARGUMENT, "context is NULL");
+    if (text == nullptr || length == 0) mk::fail(MK_ERROR_ARGUMENT, "no room for the text");
+    snprintf(text, length, "%s", c->network ? c->network->describe().c_str() : "");
+  });
+}
+
 int mk_barrier(mk_context* c, mk_stream stream, mk_error* error) {
   return mk::guarded(error, [&] {
     if (c == nullptr) mk::fail(MK_ERROR_ARGUMENT, "context is NULL");
@@ -183,6 +198,13 @@ int mk_barrier(mk_context* c, mk_stream stream, mk_error* error) {
       mk::fail(MK_ERROR_ABORTED, "rank %u gave up waiting for rank %llu in a barrier", gave_up->rank,
                static_cast<unsigned long long>((gave_up->flag - c->barrier_at - offsetof(mk::Control, met)) / sizeof(mk::Word)));
     const mk::DeviceGuard guard(c->device);
+    // The kernel meets the ranks whose memory is mapped; the others are met before, on the host.
+    for (int r = 0; r < c->world; ++r) {
+      if (c->heap->base(r) != nullptr) continue;
+      mk::check_cuda(cudaStreamSynchronize(stream), "waiting for what the barrier follows");
+      mk::host_barrier(*c);
+      break;
+    }
     mk::check_cuda(mk::barrier_launch(mk::wait_context(*c, c->barrier_at, c->barrier_record), stream), "barrier");
   });
 }

@@ -16,6 +16,7 @@ struct mk_context {
   int sms = 0;
   int sharers = 1;  // most ranks on one GPU
   std::vector<int32_t> node_ranks;  // ranks of each node
+  std::vector<int> node_of;         // [r]: the node of rank r
   std::vector<bool> same_gpu;       // [r]: rank r is on this rank's GPU
   uint64_t timeout_ns = 0;
   mk_allgather allgather = nullptr;

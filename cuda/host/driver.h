@@ -17,6 +17,10 @@ struct Driver {
   decltype(&cuMemExportToShareableHandle) export_handle;
   decltype(&cuMemImportFromShareableHandle) import_handle;
   decltype(&cuTensorMapEncodeTiled) encode_tiled;
+  decltype(&cuDeviceGetAttribute) device_attribute;
+  decltype(&cuMemGetAddressRange) address_range;
+  decltype(&cuPointerGetAttribute) pointer_attribute;
+  decltype(&cuMemGetHandleForAddressRange) range_handle;  // may be missing
 
   static Driver load();                            // throws Error
   void check(CUresult r, const char* what) const;  // throws Error

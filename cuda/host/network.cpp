@@ -1,8 +1,8 @@
 #include "host/network.h"
 
+#include <unistd.h>
+
 #include <algorithm>
-#include <cinttypes>
-#include <cstring>
 
 #include "heap/symmetric_heap.h"
 #include "host/context.h"
@@ -13,6 +13,7 @@ namespace {
 
 constexpr uint64_t kPiece = 1 << 20;
 constexpr int kStores = 4096;
+constexpr uint64_t kDefaultTimeout = 10'000'000'000;  // ns
 // All device addresses as one range: an emulated NIC reads whatever this process has mapped.
 constexpr uintptr_t kFirstAddress = 4096;
 constexpr uint64_t kAllAddresses = uint64_t{1} << 62;
@@ -45,7 +46,7 @@ ProxyDevice::~ProxyDevice() {
 
 void ProxyDevice::on_same_gpu(const char* base, uint64_t bytes) { same_gpu_.push_back({base, bytes}); }
 
-mknet_device ProxyDevice::functions() { return {this, copy, store, mark, done, text}; }
+mknet_device ProxyDevice::functions() { return {this, copy, store, mark, done, text, pin, unpin}; }
 
 int ProxyDevice::copy(void* self, void* target, const void* source, uint64_t bytes) {
   ProxyDevice& d = *static_cast<ProxyDevice*>(self);
@@ -83,10 +84,23 @@ int ProxyDevice::done(void* self, uint64_t ticket) {
 
 const char* ProxyDevice::text(void*, int code) { return cudaGetErrorString(static_cast<cudaError_t>(-code)); }
 
-NodeNetwork::NodeNetwork(const mk_context_desc& desc, SymmetricHeap& heap, const std::vector<bool>& same_gpu)
-    : desc_(desc), heap_(heap), device_(desc.device, kPiece) {
-  for (int r = 0; r < desc.world; ++r)
-    if (r != desc.rank && same_gpu[r]) device_.on_same_gpu(heap.base(r), heap.bytes());
+// By a thread of the caller's: pinning may wait for kernels, which may wait for the proxy.
+int ProxyDevice::pin(void* self, void* base, uint64_t bytes) {
+  if (cudaError_t e = cudaSetDevice(static_cast<ProxyDevice*>(self)->device_)) return -static_cast<int>(e);
+  return -static_cast<int>(cudaHostRegister(base, bytes, cudaHostRegisterPortable));
+}
+
+int ProxyDevice::unpin(void*, void* base) { return -static_cast<int>(cudaHostUnregister(base)); }
+
+NodeNetwork::NodeNetwork(const mk_context_desc& desc, const Driver& driver, SymmetricHeap& heap, const std::vector<bool>& same_gpu,
+                         const std::vector<int>& node_of)
+    : desc_(desc), driver_(driver), heap_(heap), device_(desc.device, kPiece), mapped_(desc.world), peers_(desc.world) {
+  const bool emu = desc.network == MK_NETWORK_EMU;
+  for (int r = 0; r < desc.world; ++r) {
+    mapped_[r] = heap.base(r);
+    peers_[r] = emu || node_of[r] != node_of[desc.rank];
+    if (r != desc.rank && same_gpu[r] && heap.base(r) != nullptr) device_.on_same_gpu(heap.base(r), heap.bytes());
+  }
   aborting_ = make_urgent_stream("stream for aborts");
   void* word = nullptr;
   check_cuda(cudaHostAlloc(&word, sizeof *one_, cudaHostAllocPortable), "pinned memory");
@@ -94,37 +108,69 @@ NodeNetwork::NodeNetwork(const mk_context_desc& desc, SymmetricHeap& heap, const
   check_cuda(cudaMalloc(&position_, sizeof *position_), "device memory");
   check_cuda(cudaMemset(position_, 0, sizeof *position_), "device memory");
   const mknet_device functions = device_.functions();
-  mknet_desc d;
-  MKNET_INIT(&d);
-  d.backend = "emu";
-  d.rank = desc.rank;
-  d.world = desc.world;
-  d.job = generation_;
-  d.device_producers = 1;
-  d.timeout_ns = desc.timeout_ns;
+  mknet_desc d = describe_nics();
   d.device = &functions;
-  d.failed = failed;
-  d.failed_user = this;
-  d.emu.bandwidth = desc.net_bandwidth;
-  d.emu.latency_ns = desc.net_latency_ns;
-  d.emu.piece = kPiece;
+  mknet_range range = emu ? mknet_range{} : device_range(driver, heap.base(desc.rank), heap.bytes());
+  if (emu) {
+    MKNET_INIT(&range);
+    range.base = heap.base(desc.rank), range.bytes = heap.bytes(), range.memory = MKNET_DEVICE, range.fd = -1;
+  }
+  const mknet_group g = group();
   mknet_error e;
-  check_net(mknet_create(&d, &net_, &e), e);
-  const auto add = [&](void* base, uint64_t bytes, uint32_t* region) {
-    mknet_range r;
-    MKNET_INIT(&r);
-    r.base = base, r.bytes = bytes, r.memory = MKNET_DEVICE, r.fd = -1;
-    check_net(mknet_register(net_, &r, region, &e), e);
-  };
-  uint32_t heap_region = 0;
-  add(heap.base(desc.rank), heap.bytes(), &heap_region);
-  add(reinterpret_cast<void*>(kFirstAddress), kAllAddresses, &region_);
+  const int code = mknet_join(&d, &range, &g, &net_, &e);
+  if (range.fd >= 0) close(range.fd);
+  check_net(code, e);
+  if (emu) {
+    MKNET_INIT(&range);
+    range.base = reinterpret_cast<void*>(kFirstAddress), range.bytes = kAllAddresses, range.memory = MKNET_DEVICE, range.fd = -1;
+    everything_ = add(range);
+  } else {
+    sources_ = std::make_unique<SourceRegions>(driver, heap.base(desc.rank), heap.bytes(), [this](const mknet_range& r) { return add(r); });
+  }
   host_fifo_ = mknet_queue(net_);
   check_cuda(cudaHostRegister(host_fifo_, host_fifo_->bytes, cudaHostRegisterMapped | cudaHostRegisterPortable), "mapping the FIFO");
   void* mapped = nullptr;
   check_cuda(cudaHostGetDevicePointer(&mapped, host_fifo_, 0), "mapping the FIFO");
   device_fifo_ = static_cast<mknet_fifo*>(mapped);
-  connect();
+}
+
+// What the caller said of NICs, and what only the context knows.
+mknet_desc NodeNetwork::describe_nics() const {
+  mknet_desc d;
+  if (desc_.network == MK_NETWORK_NIC) {
+    d = *desc_.net;
+  } else {
+    MKNET_INIT(&d);
+    d.backend = "emu";
+    d.emu.bandwidth = desc_.net_bandwidth;
+    d.emu.latency_ns = desc_.net_latency_ns;
+    d.emu.piece = kPiece;
+  }
+  d.rank = desc_.rank;
+  d.world = desc_.world;
+  d.device_producers = 1;
+  d.timeout_ns = desc_.timeout_ns;
+  d.failed = failed;
+  d.failed_user = const_cast<NodeNetwork*>(this);
+  return d;
+}
+
+mknet_group NodeNetwork::group() const {
+  mknet_group g;
+  MKNET_INIT(&g);
+  g.allgather = desc_.allgather;
+  g.user = desc_.user;
+  g.peers = peers_.data();
+  g.mapped = mapped_.data();
+  if (desc_.network == MK_NETWORK_NIC) g.verify_ns = desc_.timeout_ns != 0 ? desc_.timeout_ns : kDefaultTimeout;
+  return g;
+}
+
+uint32_t NodeNetwork::add(const mknet_range& range) {
+  uint32_t region = 0;
+  mknet_error e;
+  check_net(mknet_register(net_, &range, &region, &e), e);
+  return region;
 }
 
 NodeNetwork::~NodeNetwork() {
@@ -138,72 +184,28 @@ NodeNetwork::~NodeNetwork() {
   if (one_ != nullptr) cudaFreeHost(one_);
 }
 
-uint64_t NodeNetwork::offset_of(const void* memory) const { return reinterpret_cast<uintptr_t>(memory) - kFirstAddress; }
+SourceRegions::Place NodeNetwork::locate(const void* memory) {
+  if (sources_) return sources_->find(memory);
+  return {everything_, reinterpret_cast<uintptr_t>(memory) - kFirstAddress};
+}
 
-void NodeNetwork::connect() {
-  const int world = desc_.world, rank = desc_.rank;
-  mknet_error e;
-  const auto endpoint = [&](int peer) {
-    uint64_t length = 0;
-    check_net(mknet_endpoint(net_, peer, nullptr, &length, &e), e);
-    std::vector<char> data(length);
-    check_net(mknet_endpoint(net_, peer, data.data(), &length, &e), e);
-    return data;
-  };
-  // One message of one length per rank: the common part, then the part for each peer, each behind its length.
-  std::vector<char> mine;
-  const auto append = [&](const std::vector<char>& part) {
-    const uint64_t length = part.size();
-    mine.insert(mine.end(), reinterpret_cast<const char*>(&length), reinterpret_cast<const char*>(&length) + sizeof length);
-    mine.insert(mine.end(), part.begin(), part.end());
-  };
-  append(endpoint(-1));
-  for (int r = 0; r < world; ++r) append(r == rank ? std::vector<char>() : endpoint(r));
-  const auto gather = [&](const void* from, void* to, uint64_t bytes) {
-    if (desc_.allgather(desc_.user, from, to, bytes) != 0) fail(MK_ERROR_BOOTSTRAP, "the all-gather callback failed");
-  };
-  const uint64_t length = mine.size();
-  std::vector<uint64_t> lengths(world);
-  gather(&length, lengths.data(), sizeof length);
-  const uint64_t longest = *std::max_element(lengths.begin(), lengths.end());
-  mine.resize(longest);
-  std::vector<char> all(longest * world);
-  gather(mine.data(), all.data(), longest);
-  for (int r = 0; r < world; ++r) {
-    if (r == rank) continue;
-    const char *at = all.data() + longest * r, *end = at + lengths[r];
-    const auto part = [&](const char** data) {
-      uint64_t n = 0;
-      if (end - at < static_cast<ptrdiff_t>(sizeof n)) fail(MK_ERROR_BOOTSTRAP, "rank %d's endpoint is cut short", r);
-      memcpy(&n, at, sizeof n);
-      at += sizeof n;
-      if (n > static_cast<uint64_t>(end - at)) fail(MK_ERROR_BOOTSTRAP, "rank %d's endpoint is cut short", r);
-      *data = at;
-      at += n;
-      return n;
-    };
-    const char *common, *own = nullptr;
-    const uint64_t common_length = part(&common);
-    uint64_t own_length = 0;
-    for (int peer = 0; peer <= rank; ++peer) own_length = part(&own);
-    check_net(mknet_connect(net_, r, common, common_length, own, own_length, heap_.base(r), &e), e);
-  }
-  const char done = 1;
-  std::vector<char> ignored(world);
-  gather(&done, ignored.data(), 1);
-  check_net(mknet_start(net_, &e), e);
+std::string NodeNetwork::describe() const {
+  char text[2000] = "";
+  mknet_error ignored;
+  mknet_describe(net_, text, sizeof text, &ignored);
+  return text;
 }
 
 void NodeNetwork::settle() {
   mknet_error e;
-  check_net(mknet_drain(net_, desc_.timeout_ns != 0 ? desc_.timeout_ns : 10'000'000'000ull, &e), e);
+  check_net(mknet_drain(net_, desc_.timeout_ns != 0 ? desc_.timeout_ns : kDefaultTimeout, &e), e);
 }
 
 void NodeNetwork::reset() {
+  const mknet_group g = group();
   mknet_error e;
-  check_net(mknet_reset(net_, ++generation_, &e), e);
   check_cuda(cudaMemset(position_, 0, sizeof *position_), "the FIFO's position");
-  connect();
+  check_net(mknet_rejoin(net_, &g, &e), e);
 }
 
 void NodeNetwork::check() {

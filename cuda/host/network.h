@@ -3,9 +3,12 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
+#include "host/sources.h"
 #include "include/mkernel.h"
 #include "include/mknet.h"
 
@@ -29,6 +32,8 @@ class ProxyDevice {
   static int mark(void* self, uint64_t* ticket);
   static int done(void* self, uint64_t ticket);
   static const char* text(void* self, int code);
+  static int pin(void* self, void* base, uint64_t bytes);
+  static int unpin(void* self, void* base);
 
   struct Range {
     const char* base;
@@ -47,20 +52,20 @@ class ProxyDevice {
 
 class NodeNetwork {
  public:
-  // Collective among all ranks.
-  NodeNetwork(const mk_context_desc& desc, SymmetricHeap& heap, const std::vector<bool>& same_gpu);
+  // Collective among all ranks. `node_of` is the node of each rank.
+  NodeNetwork(const mk_context_desc& desc, const Driver& driver, SymmetricHeap& heap, const std::vector<bool>& same_gpu,
+              const std::vector<int>& node_of);
   ~NodeNetwork();
   NodeNetwork(const NodeNetwork&) = delete;
 
-  void connect();  // collective: endpoints, connections, start
   void reset();    // collective, when no kernel runs and a host barrier lies behind it
   void settle();   // waits until nothing is under way
   void check();    // throws the error by which the network ended
+  std::string describe() const;
 
   mknet_fifo* fifo() const { return device_fifo_; }  // as kernels see it
   uint64_t* position() const { return position_; }
-  uint64_t offset_of(const void* memory) const;      // in `region`
-  uint32_t region() const { return region_; }
+  SourceRegions::Place locate(const void* memory);   // of an operand; throws Error
 
   // The abort words that a failure of the network sets, on all mapped ranks.
   void watch(const std::vector<char*>& abort_words);
@@ -68,13 +73,19 @@ class NodeNetwork {
 
  private:
   static void failed(void* self, const mknet_error* error);
+  mknet_desc describe_nics() const;
+  mknet_group group() const;
+  uint32_t add(const mknet_range& range);
 
   const mk_context_desc desc_;
+  const Driver& driver_;
   SymmetricHeap& heap_;
   ProxyDevice device_;
+  std::vector<void*> mapped_;     // by rank: its heap in this process, or null
+  std::vector<uint8_t> peers_;    // by rank: 1 if it is reached over the network
   mknet* net_ = nullptr;
-  uint64_t generation_ = 1;
-  uint32_t region_ = 0;
+  uint32_t everything_ = 0;       // emu: the region of all addresses
+  std::unique_ptr<SourceRegions> sources_;  // NICs
   mknet_fifo* host_fifo_ = nullptr;
   mknet_fifo* device_fifo_ = nullptr;
   uint64_t* position_ = nullptr;

@@ -53,10 +53,16 @@ typedef int (*mk_allgather)(void* user, const void* mine, void* all, uint64_t by
 
 typedef enum mk_network {
   MK_NETWORK_NONE = 0,
-  MK_NETWORK_EMU = 1 /* nodes of one host: device copies, held back to the bandwidth and latency given. Kernels that a
-                        process loads for the first time while a call is under way hold these copies up until the call's
-                        waits run out: load them before (cudaFuncGetAttributes, or CUDA_MODULE_LOADING=EAGER) */
+  /* Nodes of one host: device copies, held back to the bandwidth and latency given. Kernels that a process loads for the
+   * first time while a call is under way hold these copies up until the call's waits run out: load them before
+   * (cudaFuncGetAttributes, or CUDA_MODULE_LOADING=EAGER). */
+  MK_NETWORK_EMU = 1,
+  /* What `net` says: NICs that write into the heap. Ranks of other nodes need not be on this host; mk_barrier waits on the
+   * host until all nodes have come to it. */
+  MK_NETWORK_NIC = 2
 } mk_network;
+
+struct mknet_desc;
 
 typedef struct mk_context_desc {
   uint32_t size, version;
@@ -73,6 +79,7 @@ typedef struct mk_context_desc {
   int32_t network;           /* mk_network, for more than one node */
   double net_bandwidth;      /* emu: bytes per second of each rank and direction; 0: as fast as copies are */
   uint64_t net_latency_ns;   /* emu: added to each message */
+  const struct mknet_desc* net; /* MK_NETWORK_NIC: backend and its settings, cpus and rails (mknet.h); the rest is filled in */
 } mk_context_desc;
 
 typedef enum mk_element { MK_BF16 = 0, MK_F16 = 1 } mk_element;
@@ -160,6 +167,9 @@ MK_API uint32_t mk_version(void);
 /* Collective. The library passes its own memory handles between ranks of one host. */
 MK_API int mk_context_create(const mk_context_desc* desc, mk_context** out, mk_error* error);
 MK_API int mk_context_destroy(mk_context* context, mk_error* error);
+
+/* What carries bytes between nodes, one line for people; "" with one node. */
+MK_API int mk_context_network(mk_context* context, char* text, uint64_t length, mk_error* error);
 
 /* Stream-ordered barrier of all ranks, on the devices. Fails once an earlier one has timed out, until a
  * reset. */

@@ -205,6 +205,25 @@ MKNET_API int mknet_flush(mknet* net, uint64_t position, uint64_t timeout_ns, mk
 /* Waits until all commands pushed are complete and nothing is under way. */
 MKNET_API int mknet_drain(mknet* net, uint64_t timeout_ns, mknet_error* error);
 
+/* All-gather among the ranks: copies `bytes` from `mine` of every rank, in rank order, to `all`. 0 if all went well. */
+typedef int (*mknet_allgather)(void* user, const void* mine, void* all, uint64_t bytes);
+
+/* How ranks meet that have an all-gather. Read during the calls only. */
+typedef struct mknet_group {
+  uint32_t size, version;
+  mknet_allgather allgather;
+  void* user;
+  const uint8_t* peers;  /* by rank, 1: connect to it, on both sides; NULL: all are */
+  void* const* mapped;   /* by rank: where this process sees its heap, or NULL (emu between GPUs); NULL: nowhere */
+  uint64_t verify_ns;    /* bound for the probes of the peers; 0: none are sent */
+} mknet_group;
+
+/* Collective: all of the order above, up to start and verify, in one call. The job's number is drawn; where a rank's NIC
+ * does not reach its heap in device memory, all ranks agree to bounce. What is wrong on one rank is an error on all.
+ * `rejoin` is the same after a reset, which it includes. */
+MKNET_API int mknet_join(const mknet_desc* desc, const mknet_range* heap, const mknet_group* group, mknet** out, mknet_error* error);
+MKNET_API int mknet_rejoin(mknet* net, const mknet_group* group, mknet_error* error);
+
 /* Ends all work now; the reason is what later calls say. The first reason stays. Any thread, any time before destroy. */
 MKNET_API void mknet_abort(mknet* net, const char* reason);
 

@@ -24,7 +24,7 @@ __global__ void barrier_kernel(const __grid_constant__ WaitContext w) {
   if (aborted(w)) return;
   const uint64_t epoch = own->epoch.value + 1;
   const int peer = threadIdx.x;
-  if (peer < w.world && peer != w.rank) {
+  if (peer < w.world && peer != w.rank && w.control[peer] != nullptr) {
     ptx::store_release_system(&w.control[peer]->met[w.rank].value, epoch);
     wait_flag(w, kRoleBarrier, &own->met[peer].value, epoch);
   }

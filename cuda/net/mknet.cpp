@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "net/backends.h"
+#include "net/join.h"
 #include "net/network.h"
 
 using mk::net::Blob;
@@ -55,6 +56,24 @@ int mknet_create(const mknet_desc* desc, mknet** out, mknet_error* error) {
     check_struct(desc, "mknet_desc");
     if (out == nullptr) fail(MKNET_ERROR_ARGUMENT, "no place for the network");
     *out = new mknet(*desc);
+  });
+}
+
+int mknet_join(const mknet_desc* desc, const mknet_range* heap, const mknet_group* group, mknet** out, mknet_error* error) {
+  return guarded(error, [&] {
+    check_struct(desc, "mknet_desc");
+    check_struct(heap, "mknet_range");
+    check_struct(group, "mknet_group");
+    if (out == nullptr) fail(MKNET_ERROR_ARGUMENT, "no place for the network");
+    auto joined = mk::net::join(*desc, *heap, *group, [](const mknet_desc& d) { return std::unique_ptr<Network>(new mknet(d)); });
+    *out = static_cast<mknet*>(joined.release());
+  });
+}
+
+int mknet_rejoin(mknet* net, const mknet_group* group, mknet_error* error) {
+  return guarded(error, [&] {
+    check_struct(group, "mknet_group");
+    mk::net::rejoin(*checked(net), *group);
   });
 }
 

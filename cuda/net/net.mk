@@ -9,7 +9,7 @@ NET_OBJECTS := $(NET_SOURCES:cuda/%.cpp=$(NET_OUT)/%.o)
 NET_TEST_SOURCES := $(wildcard cuda/tests/net_*.cpp) cuda/tests/host_main.cpp
 
 .PHONY: net net-test
-net: $(NET_LIB) ## build the inter-node path, build/libmknet.so (needs no GPU and no NIC)
+net: $(NET_LIB) $(NET_OUT)/fakeverbs.so ## build the inter-node path, build/libmknet.so (needs no GPU and no NIC)
 
 $(NET_OUT)/%.o: cuda/%.cpp $(NET_HEADERS)
 	@mkdir -p $(@D)
@@ -19,6 +19,11 @@ $(NET_OUT)/%.o: cuda/%.cpp $(NET_HEADERS)
 $(NET_LIB): $(NET_OBJECTS) cuda/net/mknet.map
 	$(CXX) -shared -o $@ $(NET_OBJECTS) -static-libstdc++ -static-libgcc -Wl,--version-script=cuda/net/mknet.map \
 	  -Wl,--no-undefined -ldl -lpthread
+
+# For tests of other parts, which take it in the place of libibverbs: four RoCE NICs.
+$(NET_OUT)/fakeverbs.so: cuda/tests/fake/verbs.cpp $(NET_HEADERS) $(wildcard cuda/tests/fake/*.h)
+	@mkdir -p $(@D)
+	$(CXX) $(NET_CXXFLAGS) -fvisibility=default -DFAKE_DEVICES=4 -shared $< -o $@ -lpthread
 
 # Tests, once for memory and undefined behaviour and once for races.
 NET_CHECKED := -std=c++17 -O1 -g -Wall -Wextra -Wno-missing-field-initializers -fno-omit-frame-pointer -Icuda

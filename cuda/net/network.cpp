@@ -299,7 +299,7 @@ void Network::connect(uint32_t peer, const Blob& common, const Blob& own, void* 
       if (t.lanes != nic.properties().lanes) fail(MKNET_ERROR_PEER, "it has %u queue pairs per NIC, this rank %u", t.lanes, nic.properties().lanes);
       settings.credits = std::min({settings.credits, t.credits, nic.properties().credits});
       settings.nics.push_back(mine);
-      if (rails_[mine] != rails[other]) settings.crossed = format("rail %u here, rail %u there", rails_[mine], rails[other]);
+      settings.crossed.push_back(rails_[mine] == rails[other] ? "" : format("rail %u here, rail %u there", rails_[mine], rails[other]));
       try {
         nic.connect(peer, job_, t.common, t.own, mapped);
       } catch (const Error& e) {

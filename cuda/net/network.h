@@ -13,7 +13,7 @@ namespace mk::net {
 class Network {
  public:
   explicit Network(const mknet_desc& desc);
-  ~Network();
+  virtual ~Network();
 
   uint32_t add(const mknet_range& range);
   const Blob& endpoint(int32_t peer);
@@ -24,6 +24,8 @@ class Network {
   void reset(uint64_t job);
   void abort(const char* reason);
 
+  uint32_t rank() const { return rank_; }
+  uint32_t world() const { return world_; }
   Ring& ring() { return ring_; }
   const Verdict& verdict() const { return verdict_; }
   uint64_t push(const mknet_command& command, uint64_t timeout_ns);

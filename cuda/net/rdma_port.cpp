@@ -1,6 +1,7 @@
 #include "net/rdma_port.h"
 
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -51,6 +52,22 @@ std::string text_of(const Gid& gid) {
   else
     inet_ntop(AF_INET6, gid.raw, text, sizeof text);
   return text;
+}
+
+std::string unseen_devices(const char* folder) {
+  std::vector<std::string> names;
+  if (DIR* d = opendir(folder)) {
+    while (const dirent* e = readdir(d))
+      if (e->d_name[0] != '.') names.emplace_back(e->d_name);
+    closedir(d);
+  }
+  if (names.empty()) return "";
+  std::sort(names.begin(), names.end(), natural_less);
+  std::string text;
+  for (const std::string& n : names) text += (text.empty() ? "" : ", ") + n;
+  return "; the kernel has " + text +
+         ", so this libibverbs is older than the kernel's driver, or has none for it (what it warned of is on stderr): install the rdma-core of this "
+         "system, with ibverbs-providers";
 }
 
 std::vector<Port> find_ports(const Api& api, const char* names, const std::function<void(Port&)>& check) {
@@ -104,7 +121,7 @@ std::vector<Port> find_ports(const Api& api, const char* names, const std::funct
     if (ports.size() != names)
       fail(MKNET_ERROR_UNSUPPORTED, "of the NICs %s, %zu can be used%s%s", wanted.c_str(), ports.size(), passed.empty() ? "" : ": ", passed.c_str());
   }
-  if (ports.empty()) fail(MKNET_ERROR_UNSUPPORTED, "no RDMA device can be used%s%s", passed.empty() ? ": there is none" : ": ", passed.c_str());
+  if (ports.empty()) fail(MKNET_ERROR_UNSUPPORTED, "no RDMA device can be used%s%s", passed.empty() ? ": there is none" : ": ", (passed.empty() ? unseen_devices() : passed).c_str());
   return ports;
 }
 

@@ -28,6 +28,9 @@ inline bool is_zero(const Gid& g) { return g.words[0] == 0 && g.words[1] == 0; }
 inline bool is_ipv4(const Gid& g) { return g.words[0] == 0 && g.raw[8] == 0 && g.raw[9] == 0 && g.raw[10] == 0xff && g.raw[11] == 0xff; }
 std::string text_of(const Gid& gid);
 
+// What a user library without a driver for the kernel's devices cannot say: "; the kernel has ...", with what to do; or "".
+std::string unseen_devices(const char* folder = "/sys/class/infiniband");
+
 // The ports that `names` has (NAME or NAME:PORT, separated by commas), in that order, or all, in the order of their PCI
 // addresses, for which `check` does not throw; it may change the port, whose attributes were read. Throws UNSUPPORTED,
 // with what was found and why each was passed over, when there is none, or one of the names cannot be used.

@@ -92,7 +92,7 @@ std::vector<Way> Transfer::make_ways(const PeerSettings& settings) const {
         ways.back().nic = settings.nics[pair];
         ways.back().lane = lane;
         ways.back().pair = pair;
-        ways.back().crossed = settings.crossed;
+        if (pair < settings.crossed.size()) ways.back().crossed = settings.crossed[pair];
       }
   }
   return ways;

@@ -40,7 +40,7 @@ struct TransferSettings {
 struct PeerSettings {
   std::vector<uint32_t> nics;  // own NIC of each pair of NICs; both sides number the pairs alike
   uint32_t credits = 0;        // immediates under way per pair
-  std::string crossed;         // what people should know of NICs on different rails
+  std::vector<std::string> crossed;  // of each pair: what people should know of NICs on different rails
 };
 
 struct TransferCounts {

@@ -178,7 +178,7 @@ TEST(descriptors_reach_every_rank) {
     // Each rank's pipe holds its number once for every reader.
     for (int i = 0; i < r.world; ++i)
       if (write(ends[1], &r.rank, sizeof r.rank) != sizeof r.rank) return 1;
-    const std::vector<int> got = exchange_descriptors(ends[0], r.rank, r.world, test::Rank::allgather, &r);
+    const std::vector<int> got = exchange_descriptors(ends[0], r.rank, std::vector<bool>(r.world, true), test::Rank::allgather, &r);
     for (int from = 0; from < r.world; ++from) {
       if (from == r.rank) {
         if (got[from] != -1) return 1;
@@ -195,5 +195,5 @@ TEST(descriptors_reach_every_rank) {
 
 TEST(a_failing_all_gather_is_reported) {
   const auto fails = [](void*, const void*, void*, uint64_t) { return 1; };
-  CHECK(has(message([&] { exchange_descriptors(0, 0, 2, fails, nullptr); }), "all-gather"));
+  CHECK(has(message([&] { exchange_descriptors(0, 0, {true, true}, fails, nullptr); }), "all-gather"));
 }

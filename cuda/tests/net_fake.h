@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <functional>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,8 @@ inline fake::Settings& fresh(std::vector<fake::DeviceSettings> devices) {
 }
 inline fake::Settings& fresh() { return fresh({fake::roce("fake0", 1), fake::roce("fake1", 2)}); }
 inline fake::Seen& seen() { return control().seen; }
+// Held while settings or what was seen are touched and networks run.
+inline std::unique_lock<std::mutex> quiet() { return std::unique_lock<std::mutex>(*control().mutex); }
 inline bool nothing_left() {
   const fake::Seen& s = seen();
   return s.live_mrs == 0 && s.live_qps == 0 && s.live_cqs == 0 && s.live_pds == 0 && s.live_contexts == 0;

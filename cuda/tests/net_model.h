@@ -4,6 +4,8 @@
 #pragma once
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -32,6 +34,40 @@ struct ModelOptions {
   uint64_t start = 0;
   bool ordered = true;       // which transfer
   uint64_t max_step = 400;   // ns that the clock moves at most
+  bool bounce = false;       // heap and sources are memory of a device, which NICs do not know
+};
+
+// A device that executes copies and stores in order, when the test lets it.
+class ModelDevice {
+ public:
+  mknet_device functions() {
+    mknet_device f = {};
+    f.user = this;
+    f.copy = [](void* user, void* to, const void* from, uint64_t bytes) { return add(user, [=] { memcpy(to, from, bytes); }); };
+    f.store = [](void* user, void* to, uint64_t value) { return add(user, [=] { memcpy(to, &value, sizeof value); }); };
+    f.mark = [](void* user, uint64_t* ticket) {
+      *ticket = of(user).added_;
+      return 0;
+    };
+    f.done = [](void* user, uint64_t ticket) { return of(user).executed_ >= ticket ? 1 : 0; };
+    return f;
+  }
+  void step() {
+    if (work_.empty()) return;
+    work_.front()();
+    work_.pop_front();
+    ++executed_;
+  }
+
+ private:
+  static ModelDevice& of(void* user) { return *static_cast<ModelDevice*>(user); }
+  static int add(void* user, std::function<void()> f) {
+    of(user).work_.push_back(std::move(f));
+    ++of(user).added_;
+    return 0;
+  }
+  std::deque<std::function<void()>> work_;
+  uint64_t added_ = 0, executed_ = 0;
 };
 
 // Makes rank r's NICs; they read the clock given.
@@ -56,8 +92,18 @@ class Model {
       k.regions[kInbox] = region(k.inbox.data(), k.inbox.size() * 8, true);
       k.regions[kOutbox] = region(k.outbox.data(), k.outbox.size() * 8, false);
       k.nics = make(r, clock);
+      std::vector<Region> known = k.regions;
+      if (o.bounce) {
+        k.functions = k.gpu.functions();
+        k.device = std::make_unique<Device>(&k.functions);
+        k.bounce = std::make_unique<Bounce>(*k.device);
+        for (const uint32_t n : {kHeap, 1u}) k.regions[n].memory = MKNET_DEVICE, k.regions[n].bounced = true;
+        known[kHeap] = k.bounce->make_mirror(k.regions[kHeap].bytes);
+        known[1] = known[kStage] = k.regions[kStage] = k.bounce->make_stage();
+      }
       for (auto& nic : k.nics)
-        for (const uint32_t n : {kHeap, 1u, kInbox, kOutbox}) nic->add_region(n, k.regions[n]);
+        for (const uint32_t n : {kHeap, 1u, kStage, kInbox, kOutbox})
+          if (known[n].base != nullptr) nic->add_region(n, known[n]);
       k.epoch.assign(o.ranks, std::vector<uint64_t>(o.slots, 0));
       k.free.assign(o.ranks, std::vector<bool>(o.slots, true));
       k.expected.assign(o.ranks, std::vector<std::vector<unsigned char>>(o.slots, std::vector<unsigned char>(kSlot, 0)));
@@ -69,6 +115,7 @@ class Model {
       s.rank = r, s.world = o.ranks, s.start = o.start, s.timeout_ns = UINT64_MAX, s.clock = clock;
       for (auto& nic : k.nics) s.nics.push_back(nic.get());
       s.regions = &k.regions;
+      s.device = k.device.get(), s.bounce = k.bounce.get();
       k.transfer = o.ordered ? make_ordered(s) : make_unordered(s);
     }
     std::vector<std::vector<Blob>> common(o.ranks);
@@ -104,6 +151,7 @@ class Model {
         const uint32_t r = static_cast<uint32_t>(&k - ranks_.data());
         if (rng_.below(3) == 0 && k.pushed < o_.commands) push(r, k);
         k.transfer->progress();
+        for (uint64_t n = rng_.below(4); o_.bounce && n > 0; --n) ranks_[rng_.below(o_.ranks)].gpu.step();
         reuse_sources(k);
         for (uint32_t p = 0; p < o_.ranks; ++p)
           if (!look(p)) return fault_;
@@ -125,6 +173,10 @@ class Model {
     std::vector<uint64_t> heap, inbox, outbox;
     std::vector<unsigned char> sources;
     std::vector<mk::net::Region> regions;
+    ModelDevice gpu;
+    mknet_device functions = {};
+    std::unique_ptr<mk::net::Device> device;
+    std::unique_ptr<mk::net::Bounce> bounce;
     std::vector<std::unique_ptr<mk::net::Nic>> nics;
     std::unique_ptr<mk::net::Transfer> transfer;
     uint64_t pushed = 0, reused = 0;

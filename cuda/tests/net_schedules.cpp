@@ -77,6 +77,29 @@ TEST(schedules_unordered_long) {
   CHECK(faults("unordered, long", o, {true, 2}, kSchedules / 50) == 0);
 }
 
+// Through pinned memory on both sides, while the device takes its time with every copy.
+TEST(schedules_bounced) {
+  ModelOptions o;
+  o.ordered = false;
+  o.bounce = true;
+  CHECK(faults("bounced, 1 NIC", o, {true, 1}, kSchedules / 2) == 0);
+  CHECK(faults("bounced over ordered NICs", o, {false, 2}, kSchedules / 4) == 0);
+}
+
+// The low bits that tell commands apart come round: those of 16, 20, 32 and 60 bits.
+TEST(schedules_V61_V64_numbers_come_round) {
+  for (const int bits : {16, 20, 32, 60}) {
+    ModelOptions o;
+    o.ordered = false;
+    o.ranks = 3;
+    o.commands = 300;
+    o.start = (uint64_t{1} << bits) - 150;
+    for (uint64_t seed = 1; seed <= kSchedules / 100 + 1; ++seed) CHECK(run(seed, o, {true, 2}) == "");
+    o.ordered = true;
+    CHECK(run(1, o, {false, 2}) == "");
+  }
+}
+
 // The checks see what they are for: flags that follow data on a network without order come too early.
 TEST(schedules_find_a_flag_that_overtakes) {
   const ModelOptions o;

@@ -18,10 +18,31 @@ type Net struct {
 	Backend      string        `json:"backend,omitempty"` // auto, ibverbs, emu or tcp; "" = tcp
 	Devices      string        `json:"devices,omitempty"` // NICs in rail order, separated by commas; "" = all that can be used
 	GID          int           `json:"gid,omitempty"`     // 1 + index in the GID table of a RoCE NIC; 0 = chosen
-	BandwidthGBs float64       `json:"bandwidth_gbs"`     // per rank and direction, GB/s (1e9 bytes)
-	Latency      time.Duration `json:"latency"`           // added to every message
-	Reorder      bool          `json:"reorder"`           // deliver the pieces of messages out of order
-	Seed         uint64        `json:"seed"`              // of the reordering
+	RDMA         RDMA          `json:"rdma,omitzero"`
+	BandwidthGBs float64       `json:"bandwidth_gbs"` // per rank and direction, GB/s (1e9 bytes)
+	Latency      time.Duration `json:"latency"`       // added to every message
+	Reorder      bool          `json:"reorder"`       // deliver the pieces of messages out of order
+	Seed         uint64        `json:"seed"`          // of the reordering
+}
+
+// RDMA is how queue pairs are set up. Zero values: as the library chooses.
+type RDMA struct {
+	QueuePairs   int           `json:"queue_pairs,omitempty"`   // per peer and NIC
+	MTU          int           `json:"mtu,omitempty"`           // largest path MTU in bytes
+	TrafficClass int           `json:"traffic_class,omitempty"` // RoCE
+	ServiceLevel int           `json:"service_level,omitempty"`
+	DeadPeer     time.Duration `json:"dead_peer,omitempty"`   // a peer that does not answer for so long is gone
+	Retries      int           `json:"retries,omitempty"`     // of a packet, within that time
+	RNRRetries   int           `json:"rnr_retries,omitempty"` // when a peer has no receive posted; 7: without end
+	Relaxed      bool          `json:"relaxed,omitempty"`     // relaxed ordering of data
+}
+
+// NICs are those near a rank, as its agent found them; the zero value where nobody looked.
+type NICs struct {
+	Devices   []string // RDMA devices
+	Rails     []int    // their numbers, the same on nodes of the same build; nil: not known
+	Rule      string   // why these
+	ProxyCPUs string   // where the thread that drives them runs, as 0-7,16; "": anywhere
 }
 
 // CUDA is what only the CUDA engine is told. What is 0 or "" the data plane chooses by shape; all ranks are told the same.
@@ -49,6 +70,7 @@ type Config struct {
 	CUDA        CUDA               // for the CUDA engine only
 	Device      int                // the rank's GPU, among those that this process sees
 	Net         Net
+	NICs        NICs
 	Ports       ports.Range   // to take them on
 	ListenAddr  string        // IP address (no port) where this rank takes connections of other nodes; "" = 127.0.0.1
 	WaitTimeout time.Duration // bound of every single wait for a flag or a peer

@@ -200,7 +200,7 @@ func (a *agent) serve(ctx context.Context) error {
 // obey acts on one message of the parent; done means that it was the last.
 func (a *agent) obey(ctx context.Context, m *pb.ToAgent) (done bool, err error) {
 	if r := m.GetRoster(); r != nil {
-		if err := a.newCrew(ctx, r.GetGeneration()); err != nil {
+		if err := a.newCrew(ctx, r.GetGeneration(), len(r.GetNodes())); err != nil {
 			return false, err
 		}
 	}
@@ -284,7 +284,7 @@ func (a *agent) generation() uint32 {
 }
 
 // newCrew makes room for the ranks of a generation, of which those before it have ended.
-func (a *agent) newCrew(ctx context.Context, generation uint32) error {
+func (a *agent) newCrew(ctx context.Context, generation uint32, nodes int) error {
 	if a.crew != nil {
 		if generation != a.crew.generation+1 || !a.crew.over {
 			return fmt.Errorf("the parent broke the protocol: a roster of generation %d while generation %d runs", generation, a.crew.generation)
@@ -292,7 +292,7 @@ func (a *agent) newCrew(ctx context.Context, generation uint32) error {
 		a.crew.close()
 		a.look = sync.OnceValues(func() (*topology.Node, error) { return look(ctx) }) // what holds its GPUs, and their health, has changed
 	}
-	a.crew = &crew{generation: generation, window: newOutputWindow(a.cfg.Window), server: session.NewRankServer(a.link, session.RankServerConfig{
+	a.crew = &crew{generation: generation, nodes: nodes, window: newOutputWindow(a.cfg.Window), server: session.NewRankServer(a.link, session.RankServerConfig{
 		Build: version.Get().BuildID(), Node: a.cfg.Node, Log: a.log,
 	})}
 	return nil
@@ -305,6 +305,7 @@ func (a *agent) tell(ctx context.Context, ev keeper.Event) {
 		started := &pb.RankStarted{Rank: int32(e.Rank), Pid: int32(e.PID), UnixNs: e.At.UnixNano()}
 		if s := a.crew.seatOf(e.Rank); a.crew.seats != nil {
 			started.Cpus, started.Gpu, started.Nics = s.cpus.String(), s.gpu, s.nics
+			started.NicRule, started.ProxyCpus = s.nicRule, s.proxy.String()
 			started.Place = s.text()
 		} else if a.crew.start.GetReportBindings() {
 			started.Place = seat{}.text()

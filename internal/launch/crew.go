@@ -19,6 +19,7 @@ import (
 // crew is the ranks of an agent's node in one generation of the job. All of it is gone before the next one begins.
 type crew struct {
 	generation uint32
+	nodes      int // of the job
 	server     *session.RankServer
 	start      *pb.Start
 	group      *keeper.Group  // nil until the ranks were started

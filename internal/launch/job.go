@@ -44,6 +44,7 @@ type Job struct {
 	GPUs           string   // that ranks may use on every node, as in CUDA_VISIBLE_DEVICES; "": all, or the host's Devices
 	GPUIsolate     bool     // each rank sees one GPU
 	RankGPUs       []string // what CUDA_VISIBLE_DEVICES is for each rank, by World's numbers, where GPUs were chosen already; nil: as the two before say
+	RankDevices    []int    // of each rank: the place of its GPU among those it sees, where GPUs were chosen already
 	ReportBindings bool     // say where ranks were put
 
 	Preflight   bool // nodes are checked before any rank is started
@@ -121,6 +122,14 @@ func (j *Job) nodeGPUs(node int) string {
 		return ""
 	}
 	return j.HostGPUs(node)
+}
+
+// chosenGPU is 1 + the place of a rank's GPU among those it sees, if it was chosen; else 0.
+func (j *Job) chosenGPU(rank int) int32 {
+	if j.RankDevices == nil {
+		return 0
+	}
+	return int32(1 + j.RankDevices[rank])
 }
 
 // HostGPUs are what the ranks of a node may use, as in CUDA_VISIBLE_DEVICES, if somebody said so.

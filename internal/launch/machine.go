@@ -187,6 +187,7 @@ func (m *machine) startOrders() []order {
 
 				EnvDefault: m.job.envDefaults(node),
 				Pmi:        m.job.PMI,
+				Gpu:        m.job.chosenGPU(rank),
 				Stdin:      m.job.Stdin.reads(m.job.Number(rank)),
 			})
 		}

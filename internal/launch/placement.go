@@ -109,6 +109,10 @@ type seat struct {
 	why     string
 	visible string // to be its CUDA_VISIBLE_DEVICES, with --gpu-isolate
 	nics    []string
+	nicRule string          // why these
+	rdma    []string        // their names as RDMA devices
+	rails   []int32         // their numbers; nil: not known
+	proxy   topology.CPUSet // where the thread that drives them runs; none: anywhere
 }
 
 // place finds GPUs and CPUs for the ranks of this node, and puts them into their specifications. Binding is best effort:
@@ -116,13 +120,18 @@ type seat struct {
 func (c *crew) place(ranks []keeper.RankSpec) error {
 	start := c.start
 	asked := start.GetGpus() != "" || start.GetGpuIsolate()
-	if !looks(start.GetBind(), asked) {
+	binds, wantsNICs := looks(start.GetBind(), asked), c.wantsNICs()
+	if !binds && !wantsNICs {
 		return nil
 	}
 	node, err := c.look()
 	if err != nil {
 		if asked {
 			return err
+		}
+		if !binds {
+			c.notice(fmt.Sprintf("which NICs are near the ranks is not known: %v", err))
+			return nil
 		}
 		c.notice(fmt.Sprintf("ranks are not bound: %v", err))
 		return nil
@@ -138,6 +147,7 @@ func (c *crew) place(ranks []keeper.RankSpec) error {
 		return err
 	}
 	c.seats = seats
+	c.server.TellNetworks(networks(start, seats))
 	for i, s := range seats {
 		ranks[i].CPUs = s.cpus
 		if len(s.nics) > 0 {
@@ -174,7 +184,7 @@ func seatRanks(node *topology.Node, start *pb.Start, visible []string, sessions 
 	}
 	eval := topology.NewEval(node)
 	for _, v := range order {
-		places, err := eval.LocalPlaces(len(groups[v]), v)
+		places, err := placesOf(eval, start, groups[v], v)
 		if err != nil {
 			if start.GetGpus() != "" || start.GetGpuIsolate() {
 				return nil, nil, err
@@ -186,9 +196,7 @@ func seatRanks(node *topology.Node, start *pb.Start, visible []string, sessions 
 			p := places[k]
 			s := &seats[i]
 			s.gpu, s.why = p.Device, p.Bind
-			for _, c := range p.NICs {
-				s.nics = append(s.nics, c.Name)
-			}
+			s.nicsOf(node, &p)
 			if p.GPU < 0 {
 				s.gpu = ""
 			}
@@ -211,7 +219,33 @@ func seatRanks(node *topology.Node, start *pb.Start, visible []string, sessions 
 	if start.GetBind() == BindCore {
 		notices = append(notices, shareCores(seats, siblings)...)
 	}
+	placeProxies(eval, seats)
 	return seats, notices, nil
+}
+
+// placesOf are the places of the ranks (numbers within start) that see the same GPUs. Those for which a GPU was chosen
+// have that one, the others that of their place among them.
+func placesOf(eval *topology.Eval, start *pb.Start, ranks []int, visible string) ([]topology.RankPlace, error) {
+	chosen := 0
+	for _, i := range ranks {
+		chosen = max(chosen, int(start.GetRanks()[i].GetGpu()))
+	}
+	if chosen == 0 {
+		return eval.LocalPlaces(len(ranks), visible)
+	}
+	byGPU, err := eval.LocalPlaces(strings.Count(visible, ",")+1, visible)
+	if err != nil {
+		return nil, err
+	}
+	places := make([]topology.RankPlace, len(ranks))
+	for k, i := range ranks {
+		gpu := int(start.GetRanks()[i].GetGpu())
+		if gpu == 0 || gpu > len(byGPU) {
+			return nil, fmt.Errorf("rank %d has GPU %d of %d", start.GetRanks()[i].GetRank(), gpu-1, len(byGPU))
+		}
+		places[k] = byGPU[gpu-1]
+	}
+	return places, nil
 }
 
 // CountGPUs is how many GPUs, or MIG instances, programs see on this machine, of those that list names as --gpus does;
@@ -342,7 +376,7 @@ func (s seat) text() string {
 		words = append(words, "GPU "+s.gpu)
 	}
 	if len(s.nics) > 0 {
-		words = append(words, "NICs "+strings.Join(s.nics, " "))
+		words = append(words, nicText(s.nics, s.nicRule, s.proxy.String()))
 	}
 	return strings.Join(words, ", ")
 }

@@ -37,7 +37,7 @@ func (j *Job) preview(n *topology.Node) (places []*RankPlace, notices []string, 
 		var visible []string
 		var sessions []bool
 		for local := range j.World.PPN[node] {
-			start.Ranks = append(start.Ranks, &pb.RankSpec{LocalRank: int32(local), Session: j.Session})
+			start.Ranks = append(start.Ranks, &pb.RankSpec{LocalRank: int32(local), Session: j.Session, Gpu: j.chosenGPU(j.World.RankAt(node, local))})
 			visible = append(visible, lookupEnv(j.rankEnv(j.World.RankAt(node, local), Attempt{}), visibleDevices))
 			sessions = append(sessions, j.Session)
 		}
@@ -46,7 +46,7 @@ func (j *Job) preview(n *topology.Node) (places []*RankPlace, notices []string, 
 			return nil, nil, err
 		}
 		for local, s := range seats {
-			places[j.World.RankAt(node, local)] = &RankPlace{CPUs: s.cpus.String(), GPU: s.gpu, NICs: s.nics}
+			places[j.World.RankAt(node, local)] = &RankPlace{CPUs: s.cpus.String(), GPU: s.gpu, NICs: s.nics, NICRule: s.nicRule, ProxyCPUs: s.proxy.String()}
 		}
 		notices = append(notices, said...)
 	}

@@ -27,6 +27,7 @@ const attachLimit = 30 * time.Second
 type Place struct {
 	Rank    int
 	Address string // of its node, to listen on
+	NICs    engine.NICs
 	Ports   ports.Range
 }
 
@@ -61,7 +62,7 @@ func Rank(ctx context.Context, stderr io.Writer, execute Execute) int {
 		}
 	}()
 	info := rank.Info()
-	at := Place{Rank: info.Rank}
+	at := Place{Rank: info.Rank, NICs: nearNICs(info.Network)}
 	if at.Ports, err = ports.OfRank(); err != nil {
 		return leave(ctx, rank, stderr, err)
 	}

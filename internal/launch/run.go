@@ -49,11 +49,17 @@ type Outcome struct {
 	Started time.Duration // from the command to the first barrier that all ranks passed, or to their start; 0 if never
 }
 
+// NICText says which NICs the rank takes and why; "" if it takes none.
+func (p *RankPlace) NICText() string { return nicText(p.NICs, p.NICRule, p.ProxyCPUs) }
+
 // RankPlace is where a rank was put on its node; "" where nothing was bound, or no GPU is known.
 type RankPlace struct {
 	CPUs string   // as 0-15,64
 	GPU  string   // as CUDA names it
 	NICs []string // as the node calls them
+
+	NICRule   string // why these
+	ProxyCPUs string // where the thread that drives them runs
 }
 
 // ExitStatus is what mkrun launch ends with.
@@ -150,7 +156,8 @@ func (l *launcher) outcome() *Outcome {
 	}
 	for _, r := range l.machine.ranks {
 		out.Reports = append(out.Reports, r.report)
-		out.Places = append(out.Places, RankPlace{CPUs: r.place.GetCpus(), GPU: r.place.GetGpu(), NICs: r.place.GetNics()})
+		out.Places = append(out.Places, RankPlace{CPUs: r.place.GetCpus(), GPU: r.place.GetGpu(), NICs: r.place.GetNics(),
+			NICRule: r.place.GetNicRule(), ProxyCPUs: r.place.GetProxyCpus()})
 		out.Ended = append(out.Ended, r.exit != nil && r.exit.GetExitCode() == 0 && r.exit.GetSignal() == 0 && r.exit.GetExecError() == "")
 	}
 	if err := l.events.end(out.Cause); err != nil {

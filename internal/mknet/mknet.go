@@ -22,6 +22,7 @@ type Options struct {
 	Job         uint64        // the same on all ranks of a job, and of no other
 	Timeout     time.Duration // of a command
 	CPUs        string        // where the proxy thread runs, as in "0-7,16"; "": anywhere
+	Rails       string        // number of each NIC's rail, as in "2,3"; "": their positions
 	Emu         Emu
 	RDMA        RDMA
 }
@@ -43,9 +44,13 @@ type RDMA struct {
 	Library      string // libibverbs to load
 	GID          int    // 1 + index in the GID table
 	QueuePairs   int    // per peer and NIC
+	MTU          int    // largest path MTU in bytes
 	TrafficClass int
+	ServiceLevel int
 	Timeout      int // 4.096 us x 2^Timeout
 	Retries      int
+	RNRRetries   int
+	Relaxed      bool // ordering of data
 }
 
 // Command is a write of rows x bytes from a region to a peer's heap, and the flag that follows; see mknet_command.
@@ -67,6 +72,9 @@ const NoFlag = ^uint64(0)
 
 // Path is the library to open, if set before the first call; else Find finds it. Tests, whose binaries lie elsewhere, set it.
 var Path string
+
+// VerbsPath is the libibverbs to load, if set; tests set it.
+var VerbsPath string
 
 // Find returns the path of the library: beside the mkrun binary, in ../build (a source tree) or in ../lib from there.
 func Find() (string, error) {

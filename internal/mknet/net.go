@@ -89,6 +89,7 @@ func (o *Options) describe(t *texts) *C.mknet_desc {
 	d.job = C.uint64_t(o.Job)
 	d.timeout_ns = C.uint64_t(o.Timeout.Nanoseconds())
 	d.cpus = t.c(o.CPUs)
+	d.rails = t.c(o.Rails)
 	d.emu.bandwidth = C.double(o.Emu.Bandwidth)
 	d.emu.latency_ns = C.uint64_t(o.Emu.Latency.Nanoseconds())
 	d.emu.jitter_ns = C.uint64_t(o.Emu.Jitter.Nanoseconds())
@@ -105,7 +106,20 @@ func (o *Options) describe(t *texts) *C.mknet_desc {
 	d.rdma.traffic_class = C.uint32_t(o.RDMA.TrafficClass)
 	d.rdma.timeout = C.uint32_t(o.RDMA.Timeout)
 	d.rdma.retries = C.uint32_t(o.RDMA.Retries)
+	d.rdma.mtu = C.uint32_t(o.RDMA.MTU)
+	d.rdma.service_level = C.uint32_t(o.RDMA.ServiceLevel)
+	d.rdma.rnr_retries = C.uint32_t(o.RDMA.RNRRetries)
+	if o.RDMA.Relaxed {
+		d.rdma.relaxed = 1
+	}
 	return d
+}
+
+// Native is the options as an mknet_desc, for others who speak C; free gives it back.
+func (o *Options) Native() (desc unsafe.Pointer, free func()) {
+	t := &texts{}
+	d := o.describe(t)
+	return unsafe.Pointer(d), t.free
 }
 
 // Usable tells what a backend would use here, or why it cannot be used.
@@ -116,7 +130,7 @@ func Usable(o Options) (string, error) {
 	}
 	var t texts
 	defer t.free()
-	var text [1024]C.char
+	var text [4096]C.char
 	var e C.mknet_error
 	err = check(C.bridge_usable(b, o.describe(&t), &text[0], C.uint64_t(len(text)), &e), &e)
 	return C.GoString(&text[0]), err
@@ -224,7 +238,7 @@ func (n *Net) Status(wait time.Duration) error {
 
 // Describe is one line about NICs, link and registration.
 func (n *Net) Describe() string {
-	var text [1024]C.char
+	var text [4096]C.char
 	var e C.mknet_error
 	C.bridge_describe(n.b, n.c, &text[0], C.uint64_t(len(text)), &e)
 	return C.GoString(&text[0])

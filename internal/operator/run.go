@@ -59,6 +59,7 @@ type RankResult struct {
 type Rank struct {
 	Rank       int
 	Ports      ports.Range // to take them on
+	NICs       engine.NICs // near it
 	ListenAddr string      // IP address where the rank takes connections of other nodes; "" = loopback
 	Bootstrap  engine.Bootstrap
 }
@@ -119,7 +120,7 @@ func run(ctx context.Context, eng engine.Engine, spec RunSpec, at Rank, result *
 		device = spec.Devices[at.Rank]
 	}
 	in, err := eng.Open(ctx, engine.Config{
-		Rank: at.Rank, Plan: p, Shape: spec.Shape, DType: spec.DType, Workers: spec.Workers, Tile: spec.Tile, CUDA: spec.CUDA, Device: device, Net: spec.Net,
+		Rank: at.Rank, Plan: p, Shape: spec.Shape, DType: spec.DType, Workers: spec.Workers, Tile: spec.Tile, CUDA: spec.CUDA, Device: device, Net: spec.Net, NICs: at.NICs,
 		ListenAddr: at.ListenAddr, Ports: at.Ports, WaitTimeout: spec.WaitTimeout, Bootstrap: at.Bootstrap,
 	})
 	if err != nil {

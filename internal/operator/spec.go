@@ -5,6 +5,7 @@ package operator
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"github.com/mkrun/mkrun/internal/config"
 	"github.com/mkrun/mkrun/internal/engine"
 	"github.com/mkrun/mkrun/internal/engine/cuda"
+	"github.com/mkrun/mkrun/internal/mknet"
 	"github.com/mkrun/mkrun/internal/plan"
 )
 
@@ -24,6 +26,9 @@ const NetAuto = "auto"
 
 // Nets are the values of --net; "" is tcp.
 var Nets = []string{"", NetAuto, "ibverbs", "emu", "tcp"}
+
+// rdmaNets are the backends whose queue pairs can be set up as asked.
+var rdmaNets = []string{NetAuto, "ibverbs"}
 
 // RunSpec is one run of an operator, the same on all ranks. The launcher sends it; each rank makes the
 // plan from it. (That all ranks have the same plan is checked when their engines open.)
@@ -123,12 +128,13 @@ func (s RunSpec) Validate() error {
 		return fmt.Errorf("a bandwidth of %v GB/s cannot be emulated; give 0 (no limit) or %v to %v", s.Net.BandwidthGBs, minBandwidth, float64(maxBandwidth))
 	case !slices.Contains(Nets, s.Net.Backend):
 		return fmt.Errorf("--net %s: there are %s", s.Net.Backend, strings.Join(Nets[1:], ", "))
-	case s.Net.Backend != "" && s.Net.Backend != NetAuto && s.Engine == EngineCUDA && s.Net.Backend != "emu":
-		return fmt.Errorf("--net %s: the CUDA engine sends between nodes through emu only", s.Net.Backend)
 	case s.Net.Backend == "ibverbs" && (s.Net.BandwidthGBs != 0 || s.Net.Latency != 0 || s.Net.Reorder):
 		return fmt.Errorf("--net %s is a real network; bandwidth, latency and order are emulated with emu and tcp", s.Net.Backend)
 	case s.Net.GID < 0 || s.Net.GID > 256:
 		return fmt.Errorf("there is no GID %d", s.Net.GID-1)
+	case s.Net.RDMA != (engine.RDMA{}) && !slices.Contains(rdmaNets, s.Net.Backend):
+		return fmt.Errorf("--net %s has no queue pairs; --net-qps, -mtu, -traffic-class, -service-level, -dead-peer, -retries, -rnr-retries and -relaxed are for %s",
+			cmp.Or(s.Net.Backend, "tcp"), strings.Join(rdmaNets, ", "))
 	case s.Net.Latency < 0:
 		return errors.New("the latency of the emulated network must not be negative")
 	case s.WaitTimeout <= 0:
@@ -141,6 +147,9 @@ func (s RunSpec) Validate() error {
 		if n < 0 || n < 1 && s.Engine == EngineCPU {
 			return fmt.Errorf("%d workers in role %v; each role needs at least one", n, plan.Role(role))
 		}
+	}
+	if err := mknet.CheckRDMA(s.Net.RDMA); err != nil {
+		return err
 	}
 	return s.validateEngine()
 }
@@ -164,6 +173,9 @@ func (s RunSpec) validateEngine() error {
 		}
 		if s.Devices != nil && len(s.Devices) != s.World.Size() {
 			return fmt.Errorf("GPUs for %d of %d ranks", len(s.Devices), s.World.Size())
+		}
+		if err := cuda.CheckNet(s.Net.Backend); err != nil {
+			return err
 		}
 		if s.Net.Reorder {
 			return errors.New("the CUDA engine's emulated network does not reorder messages")

@@ -137,6 +137,9 @@ type Rank struct {
 	CPUs string   `json:"cpus,omitempty"` // that it was bound to, as 0-15,64
 	GPU  string   `json:"gpu,omitempty"`  // of its local rank, as CUDA names it
 	NICs []string `json:"nics,omitempty"` // near that GPU, as its node calls them
+
+	NICWhy    string `json:"nic_why,omitempty"`    // why these
+	ProxyCPUs string `json:"proxy_cpus,omitempty"` // where the thread that drives them runs
 }
 
 // Failure is why a job did not run to its end.

@@ -25,7 +25,7 @@ func executeAll(ctx context.Context, run []byte, at launch.Place, boot engine.Bo
 	if err != nil {
 		return nil, err
 	}
-	results, err := operator.RunAll(ctx, eng, specs, operator.Rank{Rank: at.Rank, ListenAddr: at.Address, Ports: at.Ports, Bootstrap: boot})
+	results, err := operator.RunAll(ctx, eng, specs, operator.Rank{Rank: at.Rank, NICs: at.NICs, ListenAddr: at.Address, Ports: at.Ports, Bootstrap: boot})
 	if err != nil {
 		return nil, err
 	}

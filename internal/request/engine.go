@@ -80,8 +80,8 @@ func (r Request) chooseCUDA() (chosen, error) {
 	if err := cuda.Supports(r.Operator); err != nil {
 		return chosen{}, err
 	}
-	if r.World.Nodes() > 1 && r.Remote {
-		return chosen{}, errors.New("the CUDA engine has no network between hosts yet, only between pretended nodes of one")
+	if r.World.Nodes() > 1 && r.Remote && (r.Net.Backend == "" || r.Net.Backend == operator.NetAuto || r.Net.Backend == cuda.NetEmu) {
+		return chosen{}, errors.New("between hosts the CUDA engine sends by NICs: name them, as in --net ibverbs")
 	}
 	if r.Remote {
 		return r.chooseRemote()
@@ -121,22 +121,24 @@ func (r Request) chooseRemote() (chosen, error) {
 	if r.Engine != operator.EngineCUDA {
 		return chosen{}, errors.New("what GPUs another host has is not known here: ask for them with --engine cuda")
 	}
-	wanted := r.GPUs
-	if wanted == nil {
-		for i := range r.World.Size() {
-			wanted = append(wanted, strconv.Itoa(i))
-		}
-	}
-	if len(wanted) < r.World.Size() && !r.CUDA.ShareGPUs {
-		return chosen{}, fmt.Errorf("%s and --gpus names %s: name one for each, or let them share with --share-gpus", count(r.World.Size(), "rank"), count(len(wanted), "GPU"))
-	}
 	c := chosen{name: operator.EngineCUDA, why: "its host will say whether it can"}
-	for rank := range r.World.Size() {
-		at := rank
-		if len(wanted) < r.World.Size() {
-			at = rank * len(wanted) / r.World.Size()
+	for _, ranks := range r.World.PPN { // each host has its own
+		wanted := r.GPUs
+		if wanted == nil {
+			for i := range ranks {
+				wanted = append(wanted, strconv.Itoa(i))
+			}
 		}
-		c.seats = append(c.seats, cuda.Seat{Name: wanted[at]})
+		if len(wanted) < ranks && !r.CUDA.ShareGPUs {
+			return chosen{}, fmt.Errorf("%s and --gpus names %s: name one for each, or let them share with --share-gpus", count(ranks, "rank"), count(len(wanted), "GPU"))
+		}
+		for local := range ranks {
+			at := local
+			if len(wanted) < ranks {
+				at = local * len(wanted) / ranks
+			}
+			c.seats = append(c.seats, cuda.Seat{Name: wanted[at]})
+		}
 	}
 	return c, nil
 }

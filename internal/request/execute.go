@@ -26,7 +26,7 @@ func Execute(ctx context.Context, run []byte, at launch.Place, boot engine.Boots
 	if err != nil {
 		return nil, err
 	}
-	result, err := operator.Run(ctx, eng, spec, operator.Rank{Rank: at.Rank, ListenAddr: at.Address, Ports: at.Ports, Bootstrap: boot})
+	result, err := operator.Run(ctx, eng, spec, operator.Rank{Rank: at.Rank, NICs: at.NICs, ListenAddr: at.Address, Ports: at.Ports, Bootstrap: boot})
 	if err != nil {
 		return nil, err
 	}

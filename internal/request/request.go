@@ -163,8 +163,9 @@ func (r Request) ResolvePlan() (*Resolved, error) {
 		if r.Net.Backend == "ibverbs" || r.Net.Backend == "emu" {
 			out.Net, fabric = r.Net.Backend, r.Net.Backend
 		}
-		if out.Engine == operator.EngineCUDA {
-			out.Net, fabric = "emu", "emu"
+		if out.Engine == operator.EngineCUDA && out.Net == "tcp" && (r.Net.Backend == "" || r.Net.Backend == operator.NetAuto) {
+			r.Net.Backend = cuda.NetEmu
+			out.Net, fabric = cuda.NetEmu, cuda.NetEmu
 		}
 	}
 	q, layer, err := r.Query(out.Engine, fabric)

@@ -94,6 +94,8 @@ func TestRefusals(t *testing.T) {
 		"no memory":        {func(r *Request) { r.M, r.N, r.K = 1<<22, 1<<22, 1<<22 }, "not enough memory"},
 		"overflow":         {func(r *Request) { r.M, r.N = 1<<62, 1<<62 }, "64-bit"},
 		"no such file":     {func(r *Request) { r.Config = "no/such.yaml" }, "no/such.yaml"},
+		"time-out":         {func(r *Request) { r.Net.Backend, r.Net.RDMA.DeadPeer = "ibverbs", time.Microsecond }, "--net-dead-peer 1µs with 6 retries: give 57.344µs to"},
+		"not RDMA":         {func(r *Request) { r.Net.Backend, r.Net.RDMA.QueuePairs = "tcp", 2 }, "--net tcp has no queue pairs"},
 		"no ranks":         {func(r *Request) { r.World = plan.World{} }, "at least one node"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -126,14 +128,17 @@ func TestEngineThatIsChosen(t *testing.T) {
 		why    string
 		gpus   int
 	}{
-		"auto":              {func(*Request) {}, [2]string{}, "cuda", "GPU 0 (host memory), GPU 1", 2},
-		"asked for":         {func(r *Request) { r.Engine = "cuda" }, [2]string{}, "cuda", "asked for; GPU 0", 2},
-		"cpu":               {func(r *Request) { r.Engine = "cpu" }, [2]string{}, "cpu", "asked for", 0},
-		"too many ranks":    {func(r *Request) { r.World = plan.Uniform(1, 3) }, [2]string{}, "cpu", "3 ranks on 2 GPUs", 0},
-		"shared":            {func(r *Request) { r.World, r.CUDA.ShareGPUs = plan.Uniform(1, 3), true }, [2]string{}, "cuda", "shared by 3 ranks", 3},
-		"other operator":    {func(r *Request) { r.Operator = "gemm_rs" }, [2]string{}, "cpu", "no gemm_rs yet", 0},
-		"pretended nodes":   {func(r *Request) { r.World = plan.Uniform(2, 1) }, [2]string{}, "cuda", "GPU 0", 2},
-		"several hosts":     {func(r *Request) { r.World, r.Remote = plan.Uniform(2, 1), true }, [2]string{}, "cpu", "no network between hosts", 0},
+		"auto":            {func(*Request) {}, [2]string{}, "cuda", "GPU 0 (host memory), GPU 1", 2},
+		"asked for":       {func(r *Request) { r.Engine = "cuda" }, [2]string{}, "cuda", "asked for; GPU 0", 2},
+		"cpu":             {func(r *Request) { r.Engine = "cpu" }, [2]string{}, "cpu", "asked for", 0},
+		"too many ranks":  {func(r *Request) { r.World = plan.Uniform(1, 3) }, [2]string{}, "cpu", "3 ranks on 2 GPUs", 0},
+		"shared":          {func(r *Request) { r.World, r.CUDA.ShareGPUs = plan.Uniform(1, 3), true }, [2]string{}, "cuda", "shared by 3 ranks", 3},
+		"other operator":  {func(r *Request) { r.Operator = "gemm_rs" }, [2]string{}, "cpu", "no gemm_rs yet", 0},
+		"pretended nodes": {func(r *Request) { r.World = plan.Uniform(2, 1) }, [2]string{}, "cuda", "GPU 0", 2},
+		"several hosts":   {func(r *Request) { r.World, r.Remote = plan.Uniform(2, 1), true }, [2]string{}, "cpu", "between hosts the CUDA engine sends by NICs", 0},
+		"hosts with NICs": {func(r *Request) {
+			r.World, r.Remote, r.Engine, r.Net.Backend = plan.World{PPN: []int{2, 1}}, true, "cuda", "ibverbs"
+		}, [2]string{}, "cuda", "its host will say", 3},
 		"other GPU":         {func(*Request) {}, [2]string{"HOSTLIB_CC", "8.9"}, "cpu", "compute capability 8.9", 0},
 		"no peer access":    {func(*Request) {}, [2]string{"HOSTLIB_P2P", "0"}, "cpu", "no peer access", 0},
 		"elsewhere":         {func(r *Request) { r.Remote = true }, [2]string{}, "cpu", "not known here", 0},
@@ -291,7 +296,8 @@ func TestCUDARefusals(t *testing.T) {
 		"flags of the CUDA engine with cpu":  {func(r *Request) { r.Engine, r.CUDA.ShareGPUs = "cpu", true }, [2]string{}, "--share-gpus means nothing to --engine cpu"},
 		"too large":                          {func(r *Request) { r.M, r.K = 1<<21, 1<<13 }, [2]string{}, "not enough GPU memory: M=2097152 N=32 K=8192 needs"},
 		"elsewhere, too few GPUs named":      {func(r *Request) { r.Remote, r.GPUs = true, []string{"0"} }, [2]string{}, "--gpus names 1 GPU:"},
-		"several hosts":                      {func(r *Request) { r.World, r.Remote = plan.Uniform(2, 1), true }, [2]string{}, "no network between hosts"},
+		"several hosts":                      {func(r *Request) { r.World, r.Remote = plan.Uniform(2, 1), true }, [2]string{}, "between hosts the CUDA engine sends by NICs: name them"},
+		"tcp":                                {func(r *Request) { r.World, r.Net.Backend = plan.Uniform(2, 1), "tcp" }, [2]string{}, "--net tcp: the CUDA engine sends between nodes by NICs"},
 		"driver":                             {func(*Request) {}, [2]string{"HOSTLIB_GPUS", "-1"}, "too old"},
 		"CTAs":                               {func(r *Request) { r.Workers[plan.RoleIntra] = 5 }, [2]string{}, "5 intra workers are more CTAs than the GPU has SMs"},
 		"reordering":                         {func(r *Request) { r.Net.Reorder = true }, [2]string{}, "does not reorder"},

@@ -24,7 +24,8 @@ type RankInfo struct {
 	Generation uint32
 	Rank       int
 	Roster     *pb.Roster
-	Run        []byte // the operator's run, as the launcher sent it
+	Run        []byte          // the operator's run, as the launcher sent it
+	Network    *pb.RankNetwork // NICs near the rank; nil where nobody looked
 }
 
 // Rank is a rank's end of its session. It connects the rank's engine to its peers (engine.Bootstrap)
@@ -85,7 +86,7 @@ func attach(ctx context.Context, session, broker *os.File, build string, protoco
 	}
 	reply, err := r.agent.Attach(ctx, &pb.AttachRequest{Protocol: protocol, Build: build, Pid: int32(os.Getpid())})
 	if err == nil {
-		r.info = RankInfo{Job: reply.Job, Generation: reply.Generation, Rank: int(reply.Rank), Roster: reply.Roster, Run: reply.Run}
+		r.info = RankInfo{Job: reply.Job, Generation: reply.Generation, Rank: int(reply.Rank), Roster: reply.Roster, Run: reply.Run, Network: reply.Network}
 		var watch grpc.ServerStreamingClient[pb.Abort]
 		if watch, err = r.agent.WatchAbort(lifetime, &pb.Empty{}); err == nil {
 			r.start(func() { r.watch(watch) })

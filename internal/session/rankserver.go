@@ -43,8 +43,9 @@ type RankServer struct {
 	roster   *pb.Roster
 	world    world
 	run      []byte
-	fences   map[uint64]*fenced       // by round: the last that was completed, and later ones
-	barriers map[uint64]chan struct{} // by sequence number: in progress
+	networks map[int32]*pb.RankNetwork // by rank
+	fences   map[uint64]*fenced        // by round: the last that was completed, and later ones
+	barriers map[uint64]chan struct{}  // by sequence number: in progress
 	cause    *pb.Cause
 	aborted  chan struct{} // closed when cause is set
 }
@@ -69,6 +70,13 @@ func NewRankServer(up Uplink, cfg RankServerConfig) *RankServer {
 		barriers: map[uint64]chan struct{}{},
 		aborted:  make(chan struct{}),
 	}
+}
+
+// TellNetworks says which NICs are near the ranks, before they are started.
+func (s *RankServer) TellNetworks(networks map[int32]*pb.RankNetwork) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.networks = networks
 }
 
 // Observe takes in what the parent said. The agent passes on every message of its link about this server's

@@ -94,7 +94,7 @@ func (r *rankService) Attach(_ context.Context, q *pb.AttachRequest) (*pb.Attach
 		return nil, status.Error(codes.FailedPrecondition, "the rank has already attached")
 	}
 	s.mu.Lock()
-	reply := &pb.AttachReply{Job: s.roster.GetJob(), Generation: s.roster.GetGeneration(), Rank: r.rank, Roster: s.roster, Run: s.run}
+	reply := &pb.AttachReply{Job: s.roster.GetJob(), Generation: s.roster.GetGeneration(), Rank: r.rank, Roster: s.roster, Run: s.run, Network: s.networks[r.rank]}
 	local := s.world.owns(s.cfg.Node, r.rank)
 	s.mu.Unlock()
 	if !local {

@@ -31,6 +31,7 @@ func (e *Eval) LocalPlaces(ranks int, visible string) ([]RankPlace, error) {
 	}
 	places := make([]RankPlace, ranks)
 	uses := e.Uses()
+	rails := e.RailNumbers()
 	for local := range places {
 		at := local
 		if ranks > len(seats) {
@@ -39,7 +40,7 @@ func (e *Eval) LocalPlaces(ranks int, visible string) ([]RankPlace, error) {
 		s := seats[at]
 		gpu := &e.Node.GPUs[s.gpu]
 		p := RankPlace{Rank: local, Host: e.Node.Host, LocalRank: local, GPU: gpu.Index, BDF: gpu.BDF, Device: s.device, NUMA: gpu.NUMA,
-			NICs: e.refs(uses[s.gpu].NICs), Island: s.island}
+			NICs: e.refs(uses[s.gpu].NICs), NICRule: uses[s.gpu].Rule, Rails: numbersOf(rails, uses[s.gpu].NICs), Island: s.island}
 		p.CPUs, p.Bind = e.binding(gpu)
 		places[local] = p
 	}
@@ -126,16 +127,32 @@ func (e *Eval) placeOnCPUs(ranks int) []RankPlace {
 		places[local] = p
 		groups[at] = append(groups[at], local)
 	}
+	numbers := e.RailNumbers()
 	for at, locals := range groups {
+		rule := "rails of no known distance"
+		if at >= 0 {
+			rule = fmt.Sprintf("rails of NUMA node %d", sites[at].id)
+		}
 		near := func(c *NIC) bool { return at >= 0 && c.NUMA != nil && *c.NUMA == sites[at].id }
 		rails := e.railsWhere(near)
 		if len(rails) == 0 {
 			rails = e.railsWhere(func(*NIC) bool { return true })
+			if at >= 0 {
+				rule = fmt.Sprintf("no rail is on NUMA node %d: rails of the whole node", sites[at].id)
+			}
 		}
 		for i, local := range locals {
 			u := Use{Near: Near{NICs: rails}}
 			e.share(&u, i, len(locals))
-			places[local].NICs = e.refs(u.NICs)
+			places[local].NICs, places[local].Rails = e.refs(u.NICs), numbersOf(numbers, u.NICs)
+			switch {
+			case len(rails) == 0:
+				places[local].NICRule = u.Rule
+			case len(locals) == 1:
+				places[local].NICRule = fmt.Sprintf("%s: all %d", rule, len(rails))
+			default:
+				places[local].NICRule = fmt.Sprintf("%s: %d for %d ranks, number %d of them takes %d", rule, len(rails), len(locals), i, len(u.NICs))
+			}
 		}
 	}
 	return places

@@ -23,7 +23,9 @@ type RankPlace struct {
 	CPUs      string   `json:"cpus"`
 	Bind      string   `json:"bind"` // why these CPUs, or why none
 	NICs      []NICRef `json:"nics"`
-	Island    int      `json:"island"` // NVLink island within the node; -1: no GPU
+	NICRule   string   `json:"nic_rule"` // why these NICs
+	Rails     []int    `json:"-"`        // of the NICs, as RailNumbers counts them
+	Island    int      `json:"island"`   // NVLink island within the node; -1: no GPU
 }
 
 // order are a node's usable GPUs in the order in which ranks take them: NVLink islands, larger first,

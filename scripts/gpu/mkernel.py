@@ -26,7 +26,7 @@ ContextDesc = struct("ContextDesc", ("rank", C.c_int32), ("world", C.c_int32), (
                      ("share_gpus", C.c_int32), ("heap_bytes", C.c_uint64), ("timeout_ns", C.c_uint64),
                      ("allgather", ALLGATHER), ("user", C.c_void_p), ("node_ranks", C.POINTER(C.c_int32)),
                      ("nodes", C.c_int32), ("network", C.c_int32), ("net_bandwidth", C.c_double),
-                     ("net_latency_ns", C.c_uint64))
+                     ("net_latency_ns", C.c_uint64), ("net", C.c_void_p))
 AgGemmDesc = struct("AgGemmDesc", ("plan", C.c_char_p), ("plan_bytes", C.c_uint64), ("max_m", C.c_int64),
                     ("max_k", C.c_int64))
 WAIT_ROLES = ("none", "producer", "push", "credit", "barrier", "sum", "send", "notice")

@@ -5,6 +5,9 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -21,10 +24,12 @@ struct FakeContext;
 struct FakePd : Pd {};
 struct FakeMr : Mr {
   int access;
+  char* memory = nullptr;   // what its addresses stand for: themselves, or a mapping of a dma-buf
+  uint64_t mapped = 0;      // bytes of that, from the page before
 };
 struct FakeCq : Cq {
   std::deque<Wc> entries;
-  bool dead = false;
+  bool dead = false, erred = false;
 };
 struct Work {
   SendWr wr;
@@ -46,8 +51,10 @@ struct FakeContext : Context {
     int fds[2];
     if (pipe2(fds, O_CLOEXEC) != 0) abort();
     async_fd = fds[0], write_fd = fds[1];
+    if (pipe2(probe, O_CLOEXEC) != 0) abort();
   }
   int write_fd;
+  int probe[2];  // by which readable memory is told
 };
 
 struct World {
@@ -68,13 +75,17 @@ struct World {
 };
 World& world() {
   static World w;
+#ifdef FAKE_DEVICES  // for users that cannot say which there are
+  if (w.control.settings.devices.empty())
+    for (int i = 0; i < FAKE_DEVICES; ++i) w.control.settings.devices.push_back(fake::roce("fake" + std::to_string(i), static_cast<uint8_t>(i + 1)));
+#endif
   return w;
 }
 fake::Settings& settings() { return world().control.settings; }
 fake::Seen& seen() { return world().control.seen; }
 
 // The error that a test ordered for a function, once.
-int ordered(const char* function) {
+int ordered(const std::string& function) {
   const auto f = settings().fail.find(function);
   if (f == settings().fail.end()) return 0;
   const int e = f->second;
@@ -136,14 +147,16 @@ int execute(FakeQp* qp, const Work& w) {
   if (to->state < kQpRtr || to->state == kQpError || to->attr.dest_qp_num != qp->qp_num || to->attr.rq_psn != qp->attr.sq_psn || !addressed ||
       to->attr.path_mtu != qp->attr.path_mtu)
     return kWcRetries;
-  const char* source = w.inlined.empty() ? reinterpret_cast<const char*>(w.sge.addr) : w.inlined.data();
+  const char* source = w.inlined.data();
   const uint64_t bytes = w.wr.num_sge > 0 ? w.sge.length : 0;
   if (w.inlined.empty() && bytes > 0) {
     const auto mr = world().mrs.find(w.sge.lkey);
     if (mr == world().mrs.end() || mr->second->pd != qp->pd || w.sge.addr < reinterpret_cast<uint64_t>(mr->second->addr) ||
         w.sge.addr + bytes > reinterpret_cast<uint64_t>(mr->second->addr) + mr->second->length)
       return kWcLocalProtection;
+    source = mr->second->memory + (w.sge.addr - reinterpret_cast<uint64_t>(mr->second->addr));
   }
+  char* target = nullptr;
   if ((to->attr.qp_access_flags & kRemoteWrite) == 0) return kWcRemoteRequest;
   if (bytes > 0) {
     const auto mr = world().mrs.find(w.wr.wr.rdma.rkey);
@@ -153,9 +166,14 @@ int execute(FakeQp* qp, const Work& w) {
       flush(to);
       return kWcRemoteAccess;
     }
+    if (w.wr.opcode == kWrWrite && (mr->second->access & kRelaxedOrdering) != 0) ++seen().plain_writes_to_relaxed;
+    target = mr->second->memory + (at - reinterpret_cast<uint64_t>(mr->second->addr));
   }
   if (w.wr.opcode == kWrWriteImmediate && to->receives.empty()) return kWcNotReady;
-  auto* target = reinterpret_cast<char*>(w.wr.wr.rdma.remote_addr);
+  if (w.wr.opcode == kWrWriteImmediate && settings().lost_immediates > 0) {
+    --settings().lost_immediates;
+    return 0;
+  }
   if (bytes == 8) {
     uint64_t word;
     memcpy(&word, source, 8);
@@ -182,9 +200,13 @@ int execute(FakeQp* qp, const Work& w) {
   return 0;
 }
 
+bool can_work(const FakeQp* qp) {
+  return !qp->work.empty() && qp->state == kQpRts && !settings().lose && settings().stuck != qp->context->device->name;
+}
+
 // Executes the oldest work of a queue pair.
 void step(FakeQp* qp) {
-  if (qp->work.empty() || qp->state != kQpRts || settings().lose) return;
+  if (!can_work(qp)) return;
   const Work w = std::move(qp->work.front());
   qp->work.pop_front();
   const int status = execute(qp, w);
@@ -208,7 +230,7 @@ void work_some() {
     for (bool any = true; any;) {
       any = false;
       for (auto& [_, qp] : world().qps)
-        if (!qp->work.empty() && qp->state == kQpRts && !settings().lose) step(qp), any = true;
+        if (can_work(qp)) step(qp), any = true;
     }
     return;
   }
@@ -220,14 +242,22 @@ void work_some() {
 }
 
 int poll_cq(Cq* c, int n, Wc* out) {
-  std::lock_guard<std::mutex> lock(world().mutex);
+  std::unique_lock<std::mutex> lock(world().mutex);
+  auto* cq = static_cast<FakeCq*>(c);
+  seen().held += settings().hold ? 1 : 0;
+  while (settings().hold) {
+    lock.unlock();
+    sched_yield();
+    lock.lock();
+  }
+  if (cq->erred) ++seen().polls_after_error;
   if (const int e = ordered("poll_cq")) return -e;
   work_some();
-  auto* cq = static_cast<FakeCq*>(c);
   int found = 0;
   for (; found < n && !cq->entries.empty(); ++found) {
     out[found] = cq->entries.front();
     cq->entries.pop_front();
+    cq->erred |= out[found].status != 0;
     if (out[found].opcode == kWcRecvImmediate || out[found].status != 0) continue;
     // Slots up to this signalled one are free.
     FakeQp* qp = world().qps[out[found].qp_num];
@@ -313,6 +343,7 @@ extern "C" {
 fake::Control* fake_control() {
   world().control.event = event;
   world().control.kill_qps = kill_qps;
+  world().control.mutex = &world().mutex;
   return &world().control;
 }
 
@@ -358,6 +389,8 @@ int ibv_close_device(Context* context) {
   auto* c = static_cast<FakeContext*>(context);
   close(c->async_fd);
   close(c->write_fd);
+  close(c->probe[0]);
+  close(c->probe[1]);
   for (auto at = world().contexts.begin(); at != world().contexts.end(); ++at)
     if (*at == c) {
       world().contexts.erase(at);
@@ -414,15 +447,14 @@ int ibv_dealloc_pd(Pd* pd) {
   delete static_cast<FakePd*>(pd);
   return 0;
 }
-Mr* ibv_reg_mr_iova2(Pd* pd, void* addr, size_t n, uint64_t, unsigned access) {
-  std::lock_guard<std::mutex> lock(world().mutex);
-  if (ordered("reg_mr") != 0) return nullptr;
+static Mr* add_mr(Pd* pd, void* addr, size_t n, unsigned access, char* memory) {
   if (n == 0 || ((access & kRemoteWrite) != 0 && (access & kLocalWrite) == 0)) {
     errno = EINVAL;
     return nullptr;
   }
   auto* mr = new FakeMr();
   mr->context = pd->context, mr->pd = pd, mr->addr = addr, mr->length = n, mr->access = static_cast<int>(access);
+  mr->memory = memory;
   mr->lkey = mr->rkey = world().next_key++;
   world().mrs[mr->lkey] = mr;
   ++seen().live_mrs, ++seen().mrs;
@@ -430,17 +462,41 @@ Mr* ibv_reg_mr_iova2(Pd* pd, void* addr, size_t n, uint64_t, unsigned access) {
   if ((access & kRemoteWrite) == 0) seen().mr_access_of_readers |= access & ~static_cast<unsigned>(kRelaxedOrdering);
   return mr;
 }
-Mr* ibv_reg_mr(Pd* pd, void* addr, size_t n, int access) { return ibv_reg_mr_iova2(pd, addr, n, reinterpret_cast<uint64_t>(addr), static_cast<unsigned>(access)); }
-Mr* ibv_reg_dmabuf_mr(Pd* pd, uint64_t, size_t n, uint64_t iova, int, int access) {
-  {
-    std::lock_guard<std::mutex> lock(world().mutex);
-    if (ordered("reg_dmabuf_mr") != 0) return nullptr;
+Mr* ibv_reg_mr_iova2(Pd* pd, void* addr, size_t n, uint64_t, unsigned access) {
+  std::lock_guard<std::mutex> lock(world().mutex);
+  if (ordered("reg_mr") != 0) return nullptr;
+  // As a kernel: pages that the process cannot read are none.
+  auto* c = static_cast<FakeContext*>(pd->context);
+  if (n > 0 && syscall(SYS_write, c->probe[1], addr, 1) != 1) {
+    errno = EFAULT;
+    return nullptr;
   }
-  return ibv_reg_mr_iova2(pd, reinterpret_cast<void*>(iova), n, iova, static_cast<unsigned>(access));
+  char drop;
+  if (n > 0 && read(c->probe[0], &drop, 1) != 1) abort();
+  return add_mr(pd, addr, n, access, static_cast<char*>(addr));
+}
+Mr* ibv_reg_mr(Pd* pd, void* addr, size_t n, int access) { return ibv_reg_mr_iova2(pd, addr, n, reinterpret_cast<uint64_t>(addr), static_cast<unsigned>(access)); }
+Mr* ibv_reg_dmabuf_mr(Pd* pd, uint64_t offset, size_t n, uint64_t iova, int fd, int access) {
+  std::lock_guard<std::mutex> lock(world().mutex);
+  if (ordered("reg_dmabuf_mr") != 0 || ordered(std::string("reg_dmabuf_mr ") + pd->context->device->name) != 0) return nullptr;
+  if (settings().no_dma_buf) {
+    errno = EOPNOTSUPP;
+    return nullptr;
+  }
+  const uint64_t page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE)), inside = offset % page;
+  void* p = mmap(nullptr, n + inside, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(offset - inside));
+  if (p == MAP_FAILED) return nullptr;
+  Mr* mr = add_mr(pd, reinterpret_cast<void*>(iova), n, static_cast<unsigned>(access), static_cast<char*>(p) + inside);
+  if (mr == nullptr)
+    munmap(p, n + inside);
+  else
+    static_cast<FakeMr*>(mr)->mapped = n + inside;
+  return mr;
 }
 int ibv_dereg_mr(Mr* mr) {
   std::lock_guard<std::mutex> lock(world().mutex);
   world().mrs.erase(mr->lkey);
+  if (auto* m = static_cast<FakeMr*>(mr); m->mapped != 0) munmap(m->memory - (m->mapped - m->length), m->mapped);
   --seen().live_mrs;
   delete static_cast<FakeMr*>(mr);
   return 0;
@@ -490,7 +546,9 @@ int ibv_modify_qp(Qp* q, QpAttr* a, int mask) {
     flush(qp);
     return 0;
   }
-  if (const int e = ordered(target == kQpInit ? "INIT" : target == kQpRtr ? "RTR" : "RTS")) return e;
+  const std::string step = target == kQpInit ? "INIT" : target == kQpRtr ? "RTR" : "RTS";
+  if (const int e = ordered(step)) return e;
+  if (const int e = ordered(step + " " + q->context->device->name)) return e;
   if (target != qp->state + 1) return EINVAL;
   if (target == kQpInit) {
     if (mask != (kAttrState | kAttrPkey | kAttrPort | kAttrAccess)) return EINVAL;

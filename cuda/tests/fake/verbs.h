@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -31,12 +32,16 @@ struct Settings {
   std::vector<DeviceSettings> devices;
   uint64_t seed = 1;
   bool slow = false;                  // work is done a little with each poll, in the order of a seed
-  std::map<std::string, int> fail;    // function: errno of its next call
+  std::map<std::string, int> fail;    // function, or function and device: errno of its next call
   int status = 0;                     // of the next send that is executed, if not 0
   bool lose = false;                  // sends are never completed
   bool negative = false;              // post_send tells errors as -1 and errno
   bool drop_attribute = false;        // modify_qp forgets the retry count
   bool no_receives = false;           // receives are swallowed
+  bool no_dma_buf = false;            // as kernels without it
+  std::string stuck;                  // sends of this device are never executed
+  bool hold = false;                  // polls do not return
+  int lost_immediates = 0;            // so many of the next ones never arrive, though their senders see them complete
 };
 
 // What the fake saw.
@@ -45,10 +50,14 @@ struct Seen {
   uint64_t relaxed_mrs = 0, mrs = 0, mr_access_of_readers = 0;
   int live_mrs = 0, live_qps = 0, live_cqs = 0, live_pds = 0, live_contexts = 0;
   uint64_t zero_ids = 0, largest = 0, without_rts = 0;
+  uint64_t held = 0;                     // polls that do not return
+  uint64_t polls_after_error = 0;        // of completion queues from which an error was taken
+  uint64_t plain_writes_to_relaxed = 0;  // without an immediate, into memory of relaxed ordering
   v::QpAttr last_rtr = {}, last_rts = {};
 };
 
 struct Control {
+  std::mutex* mutex;  // of settings and seen, while networks run
   Settings settings;
   Seen seen;
   void (*event)(const char* device, int type, int port);  // an asynchronous event

@@ -43,7 +43,7 @@ func (in *instance) chooseNet(ctx context.Context) (chosenNet, error) {
 	}
 	mine := offer{Nonce: rand.Uint64(), Usable: map[string]string{}, Why: map[string]string{}}
 	for _, name := range candidates {
-		if text, err := mknet.Usable(fabricOptions(in.cfg, name, 0)); err != nil {
+		if text, err := in.usable(name); err != nil {
 			mine.Why[name] = err.Error()
 		} else {
 			mine.Usable[name] = text
@@ -54,6 +54,27 @@ func (in *instance) chooseNet(ctx context.Context) (chosenNet, error) {
 		return chosenNet{}, err
 	}
 	return settle(asked, candidates, offers)
+}
+
+// usable tells what a backend would use here. NICs that are near and cannot be used, as where a container has only some,
+// give way to all that can.
+func (in *instance) usable(name string) (string, error) {
+	o, err := mknet.OptionsFor(in.cfg, name, 0)
+	if err != nil {
+		return "", err
+	}
+	text, err := mknet.Usable(o)
+	if err == nil || o.RDMA.Devices == "" || in.cfg.Net.Devices != "" {
+		return text, err
+	}
+	refused := err
+	o.RDMA.Devices, o.Rails = "", ""
+	if text, err = mknet.Usable(o); err != nil {
+		return "", err
+	}
+	in.cfg.NICs.Devices, in.cfg.NICs.Rails = nil, nil
+	in.cfg.NICs.Rule = fmt.Sprintf("all that can be used, since those near the rank cannot: %v", refused)
+	return text, nil
 }
 
 func (in *instance) exchangeOffers(ctx context.Context, mine offer) ([]offer, error) {

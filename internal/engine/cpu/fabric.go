@@ -43,8 +43,11 @@ const nicPoll = 100 * time.Microsecond
 // newFabric opens the backend and registers the heap and what is sent from.
 func newFabric(in *instance, backend string, job uint64, heapFile *os.File) (*fabric, error) {
 	f := &fabric{in: in, sources: map[plan.BufferID]*source{}}
-	var err error
-	if f.net, err = mknet.Open(fabricOptions(in.cfg, backend, job)); err != nil {
+	o, err := mknet.OptionsFor(in.cfg, backend, job)
+	if err != nil {
+		return nil, err
+	}
+	if f.net, err = mknet.Open(o); err != nil {
 		return nil, fmt.Errorf("rank %d, --net %s: %w", in.cfg.Rank, backend, err)
 	}
 	if err := f.register(heapFile); err != nil {
@@ -58,17 +61,6 @@ func newFabric(in *instance, backend string, job uint64, heapFile *os.File) (*fa
 	}
 	in.heap().poll = nicPoll
 	return f, nil
-}
-
-// fabricOptions are the library's settings for a backend.
-func fabricOptions(cfg engine.Config, backend string, job uint64) mknet.Options {
-	o := mknet.Options{Backend: backend, Rank: cfg.Rank, World: cfg.Plan.World.Size(), Job: job, Timeout: cfg.WaitTimeout}
-	o.RDMA = mknet.RDMA{Devices: cfg.Net.Devices, GID: cfg.Net.GID}
-	o.Emu = mknet.Emu{Bandwidth: cfg.Net.BandwidthGBs * 1e9, Latency: cfg.Net.Latency, Unordered: cfg.Net.Reorder, Seed: cfg.Net.Seed}
-	if cfg.Net.Reorder {
-		o.Emu.Jitter, o.Emu.Piece = maxJitter, maxReordered
-	}
-	return o
 }
 
 func (f *fabric) register(heapFile *os.File) error {
@@ -122,6 +114,9 @@ func (f *fabric) connect(ctx context.Context, common, own [][]byte) error {
 		return err
 	}
 	f.text = f.net.Describe()
+	if near := f.in.cfg.NICs; near.Rule != "" && f.in.cfg.Net.Devices == "" {
+		f.text += "; why these NICs: " + near.Rule
+	}
 	f.wg.Go(f.watch)
 	return f.net.Verify(f.in.cfg.WaitTimeout)
 }

@@ -27,6 +27,76 @@ func needLibrary(t *testing.T) {
 	mknet.Path = path
 }
 
+// needNICs puts the fake verbs library in the place of libibverbs.
+func needNICs(t *testing.T) {
+	t.Helper()
+	needLibrary(t)
+	path, err := filepath.Abs("../../../build/net/fakeverbs.so")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Fatalf("%v: make net builds it", err)
+	}
+	mknet.VerbsPath = path
+	t.Cleanup(func() { mknet.VerbsPath = "" })
+}
+
+// Ranks over NICs: those near them, which rails join; others that can be used where those cannot; the settings of queue
+// pairs; and the same bits as over TCP, also when it runs again after a failure.
+func TestFabricOverNICs(t *testing.T) {
+	needNICs(t)
+	s := plan.Shape{M: 150, N: 72, K: 64}
+	p := makePlan(t, "ag_gemm", plan.SumOptions{Chunks: 3}, 1, 1)
+	want, _ := openJob(t, p, s, options{}).epochs(t, 2, s, engine.BF16, 5)
+	near := func(rank int) engine.NICs {
+		return engine.NICs{Devices: []string{[]string{"fake2", "fake3"}[rank]}, Rails: []int{7}, Rule: "the only nearest rail"}
+	}
+	for name, tt := range map[string]struct {
+		net  engine.Net
+		nics func(rank int) engine.NICs
+		why  []string
+	}{
+		"all":      {net: engine.Net{Backend: "ibverbs"}, why: []string{"ibverbs: fake0: RoCE v2", "; fake3: RoCE v2", "after 7.5 s (7 x 4.096 us x 2^18"}},
+		"auto":     {net: engine.Net{Backend: "auto"}, why: []string{"all ranks have it; ibverbs: fake0"}},
+		"near":     {net: engine.Net{Backend: "ibverbs"}, nics: near, why: []string{"ibverbs: fake2: RoCE v2", "why these NICs: the only nearest rail"}},
+		"override": {net: engine.Net{Backend: "ibverbs", Devices: "fake1,fake0"}, nics: near, why: []string{"ibverbs: fake1: RoCE v2", "; fake0: RoCE v2"}},
+		"near ones are not there": {
+			net:  engine.Net{Backend: "ibverbs"},
+			nics: func(int) engine.NICs { return engine.NICs{Devices: []string{"mlx5_9"}, Rails: []int{0}, Rule: "near"} },
+			why:  []string{"fake3", "why these NICs: all that can be used, since those near the rank cannot: of the NICs mlx5_9, 0 can be used"},
+		},
+		"settings": {
+			net: engine.Net{Backend: "ibverbs", RDMA: engine.RDMA{QueuePairs: 3, MTU: 512, TrafficClass: 26, ServiceLevel: 4, DeadPeer: time.Second, Retries: 3, RNRRetries: 7, Relaxed: true}},
+			why: []string{"MTU 512, 3 queue pairs per peer", "after 0.54 s (4 x 4.096 us x 2^15", "7 tries without a receive, traffic class 26, service level 4, relaxed ordering"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for range 2 { // in one process, one after the other
+				job := openJob(t, p, s, options{net: tt.net, edit: func(rank int, cfg *engine.Config) {
+					if tt.nics != nil {
+						cfg.NICs = tt.nics(rank)
+					}
+				}})
+				_, why := job.ranks[0].(engine.Networked).Network()
+				for _, part := range tt.why {
+					if !strings.Contains(why, part) {
+						t.Errorf("%q lacks %q", why, part)
+					}
+				}
+				got, _ := job.epochs(t, 2, s, engine.BF16, 5)
+				for epoch := range want {
+					for rank := range want[epoch] {
+						if !slices.Equal(got[epoch][rank], want[epoch][rank]) {
+							t.Errorf("epoch %d of rank %d has other bits than over tcp", epoch, rank)
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
 // The same bits over every network that can run here, over several epochs, for all operators.
 func TestFabricGivesTheBitsOfTCP(t *testing.T) {
 	needLibrary(t)

@@ -54,5 +54,6 @@ int mkrun_context_create(const mkrun_library *lib, const mkrun_context_args *arg
   d.network = args->network;
   d.net_bandwidth = args->net_bandwidth;
   d.net_latency_ns = args->net_latency_ns;
+  d.net = args->net;
   return lib->mk_context_create(&d, out, error);
 }

@@ -11,7 +11,7 @@
   X(mk_version)                                                                                                        \
   X(mk_device_count) X(mk_device_query) X(mk_device_reaches) X(mk_device_free_bytes)                                   \
   X(mk_measure_pair) X(mk_measure_fan_out) X(mk_measure_host_link)                                                     \
-  X(mk_context_create) X(mk_context_destroy) X(mk_barrier)                                                             \
+  X(mk_context_create) X(mk_context_destroy) X(mk_context_network) X(mk_barrier)                                       \
   X(mk_allocate) X(mk_free) X(mk_copy) X(mk_fill)                                                                      \
   X(mk_stream_create) X(mk_stream_destroy) X(mk_stream_synchronize) X(mk_stream_hold)                                  \
   X(mk_event_create) X(mk_event_destroy) X(mk_event_record) X(mk_event_elapsed)                                        \
@@ -38,6 +38,7 @@ typedef struct mkrun_context_args {
   int32_t nodes, network;
   double net_bandwidth;
   uint64_t net_latency_ns;
+  const void *net; // an mknet_desc
   uintptr_t bootstrap; // a cgo.Handle, for the all-gather
 } mkrun_context_args;
 
@@ -55,6 +56,7 @@ MKRUN_CALL(mk_measure_pair, (const mkrun_library *lib, int32_t a, int32_t b, mk_
 MKRUN_CALL(mk_measure_fan_out, (const mkrun_library *lib, const int32_t *d, int32_t n, mk_measure_fan *f, int32_t count, mk_error *e), (d, n, NULL, f, count, e))
 MKRUN_CALL(mk_measure_host_link, (const mkrun_library *lib, int32_t device, mk_measure_host *out, mk_error *e), (device, NULL, out, e))
 MKRUN_CALL(mk_context_destroy, (const mkrun_library *lib, mk_context *c, mk_error *e), (c, e))
+MKRUN_CALL(mk_context_network, (const mkrun_library *lib, mk_context *c, char *text, uint64_t n, mk_error *e), (c, text, n, e))
 MKRUN_CALL(mk_barrier, (const mkrun_library *lib, mk_context *c, mk_stream s, mk_error *e), (c, s, e))
 MKRUN_CALL(mk_allocate, (const mkrun_library *lib, mk_context *c, uint64_t n, void **out, mk_error *e), (c, n, out, e))
 MKRUN_CALL(mk_free, (const mkrun_library *lib, mk_context *c, void *p, mk_error *e), (c, p, e))

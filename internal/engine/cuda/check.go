@@ -7,6 +7,17 @@ import (
 	"github.com/mkrun/mkrun/internal/plan"
 )
 
+// NetEmu is the network between nodes that one host pretends to have.
+const NetEmu = "emu"
+
+// CheckNet says why the CUDA engine cannot send between nodes by a backend.
+func CheckNet(backend string) error {
+	if backend == "tcp" {
+		return fmt.Errorf("--net tcp: the CUDA engine sends between nodes by NICs, or by %s on one host", NetEmu)
+	}
+	return nil
+}
+
 // CheckSettings says which of the settings the CUDA engine cannot have, before anything starts. (What depends on the
 // shape and the GPU, the library says when a rank opens.)
 func CheckSettings(s engine.CUDA, tile int) error {

@@ -26,6 +26,7 @@ import (
 	"unsafe"
 
 	"github.com/mkrun/mkrun/internal/engine"
+	"github.com/mkrun/mkrun/internal/mknet"
 	"github.com/mkrun/mkrun/internal/plan"
 )
 
@@ -185,8 +186,18 @@ func (in *instance) makeContext(heap C.uint64_t) error {
 	if in.cfg.CUDA.ShareGPUs {
 		args.share_gpus = 1
 	}
-	if len(ranks) > 1 {
+	switch backend := in.cfg.Net.Backend; {
+	case len(ranks) == 1:
+	case backend == "" || backend == "auto" || backend == NetEmu: // whoever asks resolves auto
 		args.network = C.MK_NETWORK_EMU
+	default:
+		o, err := mknet.OptionsFor(in.cfg, backend, 0)
+		if err != nil {
+			return err
+		}
+		desc, free := o.Native()
+		defer free()
+		args.network, args.net = C.MK_NETWORK_NIC, desc
 	}
 	var pin pinner
 	defer pin.Unpin()
@@ -194,6 +205,26 @@ func (in *instance) makeContext(heap C.uint64_t) error {
 	args.node_ranks = &ranks[0]
 	var e C.mk_error
 	return in.check(C.mkrun_context_create(in.lib, &args, &in.context, &e), &e)
+}
+
+// Network implements engine.Networked.
+func (in *instance) Network() (name, why string) {
+	if in.cfg.Plan.World.Nodes() == 1 {
+		return "none", "one node"
+	}
+	if name = in.cfg.Net.Backend; name == "" || name == "auto" {
+		name = NetEmu
+	}
+	var text [2048]C.char
+	var e C.mk_error
+	if err := in.check(C.mkrun_call_mk_context_network(in.lib, in.context, &text[0], C.uint64_t(len(text)), &e), &e); err != nil {
+		return name, err.Error()
+	}
+	why = C.GoString(&text[0])
+	if near := in.cfg.NICs; name != NetEmu && near.Rule != "" && in.cfg.Net.Devices == "" {
+		why += "; why these NICs: " + near.Rule
+	}
+	return name, why
 }
 
 // check turns the result of a call into an error; where the ranks could not talk, the reason that only this side knows is added.

@@ -1485,6 +1485,7 @@ type RankSpec struct {
 	Stdin         bool                   `protobuf:"varint,7,opt,name=stdin,proto3" json:"stdin,omitempty"`                            // reads what Stdin brings; else /dev/null
 	EnvDefault    []string               `protobuf:"bytes,8,rep,name=env_default,json=envDefault,proto3" json:"env_default,omitempty"` // NAME=value, set only where the environment has no NAME
 	Pmi           bool                   `protobuf:"varint,9,opt,name=pmi,proto3" json:"pmi,omitempty"`                                // gets a PMI-1 socket (MPI programs)
+	Gpu           int32                  `protobuf:"varint,10,opt,name=gpu,proto3" json:"gpu,omitempty"`                               // 1 + the place of its GPU among those it sees; 0: its place among the ranks that see the same
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1580,6 +1581,13 @@ func (x *RankSpec) GetPmi() bool {
 		return x.Pmi
 	}
 	return false
+}
+
+func (x *RankSpec) GetGpu() int32 {
+	if x != nil {
+		return x.Gpu
+	}
+	return 0
 }
 
 type Start struct {
@@ -1695,10 +1703,12 @@ type RankStarted struct {
 	Rank          int32                  `protobuf:"varint,1,opt,name=rank,proto3" json:"rank,omitempty"`
 	Pid           int32                  `protobuf:"varint,2,opt,name=pid,proto3" json:"pid,omitempty"`
 	UnixNs        int64                  `protobuf:"varint,3,opt,name=unix_ns,json=unixNs,proto3" json:"unix_ns,omitempty"`
-	Cpus          string                 `protobuf:"bytes,4,opt,name=cpus,proto3" json:"cpus,omitempty"`   // that it was bound to, as 0-15,64; "": not bound
-	Gpu           string                 `protobuf:"bytes,5,opt,name=gpu,proto3" json:"gpu,omitempty"`     // that is its own by its local rank, named as CUDA does; "": none is known
-	Place         string                 `protobuf:"bytes,6,opt,name=place,proto3" json:"place,omitempty"` // why there, for people; "": nobody asked
-	Nics          []string               `protobuf:"bytes,7,rep,name=nics,proto3" json:"nics,omitempty"`   // that it uses, as its node calls them; none: none is known
+	Cpus          string                 `protobuf:"bytes,4,opt,name=cpus,proto3" json:"cpus,omitempty"`                            // that it was bound to, as 0-15,64; "": not bound
+	Gpu           string                 `protobuf:"bytes,5,opt,name=gpu,proto3" json:"gpu,omitempty"`                              // that is its own by its local rank, named as CUDA does; "": none is known
+	Place         string                 `protobuf:"bytes,6,opt,name=place,proto3" json:"place,omitempty"`                          // why there, for people; "": nobody asked
+	Nics          []string               `protobuf:"bytes,7,rep,name=nics,proto3" json:"nics,omitempty"`                            // that it uses, as its node calls them; none: none is known
+	NicRule       string                 `protobuf:"bytes,8,opt,name=nic_rule,json=nicRule,proto3" json:"nic_rule,omitempty"`       // why these
+	ProxyCpus     string                 `protobuf:"bytes,9,opt,name=proxy_cpus,json=proxyCpus,proto3" json:"proxy_cpus,omitempty"` // where the thread that drives them runs; "": anywhere
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1780,6 +1790,20 @@ func (x *RankStarted) GetNics() []string {
 		return x.Nics
 	}
 	return nil
+}
+
+func (x *RankStarted) GetNicRule() string {
+	if x != nil {
+		return x.NicRule
+	}
+	return ""
+}
+
+func (x *RankStarted) GetProxyCpus() string {
+	if x != nil {
+		return x.ProxyCpus
+	}
+	return ""
 }
 
 type RankExited struct {
@@ -3443,7 +3467,8 @@ type AttachReply struct {
 	Generation    uint32                 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
 	Rank          int32                  `protobuf:"varint,3,opt,name=rank,proto3" json:"rank,omitempty"`
 	Roster        *Roster                `protobuf:"bytes,4,opt,name=roster,proto3" json:"roster,omitempty"`
-	Run           []byte                 `protobuf:"bytes,5,opt,name=run,proto3" json:"run,omitempty"` // Start.run
+	Run           []byte                 `protobuf:"bytes,5,opt,name=run,proto3" json:"run,omitempty"`         // Start.run
+	Network       *RankNetwork           `protobuf:"bytes,6,opt,name=network,proto3" json:"network,omitempty"` // unset: nobody looked
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3513,6 +3538,82 @@ func (x *AttachReply) GetRun() []byte {
 	return nil
 }
 
+func (x *AttachReply) GetNetwork() *RankNetwork {
+	if x != nil {
+		return x.Network
+	}
+	return nil
+}
+
+// RankNetwork is what a rank's agent found out about the NICs near it.
+type RankNetwork struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Nics          []string               `protobuf:"bytes,1,rep,name=nics,proto3" json:"nics,omitempty"`                            // as RDMA names them
+	Rails         []int32                `protobuf:"varint,2,rep,packed,name=rails,proto3" json:"rails,omitempty"`                  // their numbers, the same on nodes of the same build; none: not known
+	Rule          string                 `protobuf:"bytes,3,opt,name=rule,proto3" json:"rule,omitempty"`                            // why these, for people
+	ProxyCpus     string                 `protobuf:"bytes,4,opt,name=proxy_cpus,json=proxyCpus,proto3" json:"proxy_cpus,omitempty"` // where the thread that drives them runs, as 0-7,16; "": anywhere
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RankNetwork) Reset() {
+	*x = RankNetwork{}
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RankNetwork) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RankNetwork) ProtoMessage() {}
+
+func (x *RankNetwork) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RankNetwork.ProtoReflect.Descriptor instead.
+func (*RankNetwork) Descriptor() ([]byte, []int) {
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *RankNetwork) GetNics() []string {
+	if x != nil {
+		return x.Nics
+	}
+	return nil
+}
+
+func (x *RankNetwork) GetRails() []int32 {
+	if x != nil {
+		return x.Rails
+	}
+	return nil
+}
+
+func (x *RankNetwork) GetRule() string {
+	if x != nil {
+		return x.Rule
+	}
+	return ""
+}
+
+func (x *RankNetwork) GetProxyCpus() string {
+	if x != nil {
+		return x.ProxyCpus
+	}
+	return ""
+}
+
 type RankPut struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	To            int32                  `protobuf:"varint,1,opt,name=to,proto3" json:"to,omitempty"`
@@ -3523,7 +3624,7 @@ type RankPut struct {
 
 func (x *RankPut) Reset() {
 	*x = RankPut{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[43]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3535,7 +3636,7 @@ func (x *RankPut) String() string {
 func (*RankPut) ProtoMessage() {}
 
 func (x *RankPut) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[43]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3548,7 +3649,7 @@ func (x *RankPut) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RankPut.ProtoReflect.Descriptor instead.
 func (*RankPut) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{43}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *RankPut) GetTo() int32 {
@@ -3574,7 +3675,7 @@ type GetRequest struct {
 
 func (x *GetRequest) Reset() {
 	*x = GetRequest{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[44]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3586,7 +3687,7 @@ func (x *GetRequest) String() string {
 func (*GetRequest) ProtoMessage() {}
 
 func (x *GetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[44]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3599,7 +3700,7 @@ func (x *GetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRequest.ProtoReflect.Descriptor instead.
 func (*GetRequest) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{44}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *GetRequest) GetFrom() int32 {
@@ -3620,7 +3721,7 @@ type GetReply struct {
 
 func (x *GetReply) Reset() {
 	*x = GetReply{}
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[45]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3632,7 +3733,7 @@ func (x *GetReply) String() string {
 func (*GetReply) ProtoMessage() {}
 
 func (x *GetReply) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_session_sessionpb_session_proto_msgTypes[45]
+	mi := &file_internal_session_sessionpb_session_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3645,7 +3746,7 @@ func (x *GetReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetReply.ProtoReflect.Descriptor instead.
 func (*GetReply) Descriptor() ([]byte, []int) {
-	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{45}
+	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *GetReply) GetCommonChunk() []byte {
@@ -3782,7 +3883,7 @@ const file_internal_session_sessionpb_session_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\x02 \x01(\rR\n" +
 	"generation\x12,\n" +
-	"\x05nodes\x18\x03 \x03(\v2\x16.mkrun.session.v1.NodeR\x05nodes\"\xd8\x01\n" +
+	"\x05nodes\x18\x03 \x03(\v2\x16.mkrun.session.v1.NodeR\x05nodes\"\xea\x01\n" +
 	"\bRankSpec\x12\x12\n" +
 	"\x04rank\x18\x01 \x01(\x05R\x04rank\x12\x1d\n" +
 	"\n" +
@@ -3794,7 +3895,9 @@ const file_internal_session_sessionpb_session_proto_rawDesc = "" +
 	"\x05stdin\x18\a \x01(\bR\x05stdin\x12\x1f\n" +
 	"\venv_default\x18\b \x03(\tR\n" +
 	"envDefault\x12\x10\n" +
-	"\x03pmi\x18\t \x01(\bR\x03pmi\"\x9f\x02\n" +
+	"\x03pmi\x18\t \x01(\bR\x03pmi\x12\x10\n" +
+	"\x03gpu\x18\n" +
+	" \x01(\x05R\x03gpu\"\x9f\x02\n" +
 	"\x05Start\x120\n" +
 	"\x05ranks\x18\x01 \x03(\v2\x1a.mkrun.session.v1.RankSpecR\x05ranks\x12\x10\n" +
 	"\x03run\x18\x02 \x01(\fR\x03run\x12$\n" +
@@ -3806,7 +3909,7 @@ const file_internal_session_sessionpb_session_proto_rawDesc = "" +
 	"gpuIsolate\x12'\n" +
 	"\x0freport_bindings\x18\b \x01(\bR\x0ereportBindings\x12\x1f\n" +
 	"\vpmi_mapping\x18\t \x01(\tR\n" +
-	"pmiMapping\"\x9c\x01\n" +
+	"pmiMapping\"\xd6\x01\n" +
 	"\vRankStarted\x12\x12\n" +
 	"\x04rank\x18\x01 \x01(\x05R\x04rank\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\x05R\x03pid\x12\x17\n" +
@@ -3814,7 +3917,10 @@ const file_internal_session_sessionpb_session_proto_rawDesc = "" +
 	"\x04cpus\x18\x04 \x01(\tR\x04cpus\x12\x10\n" +
 	"\x03gpu\x18\x05 \x01(\tR\x03gpu\x12\x14\n" +
 	"\x05place\x18\x06 \x01(\tR\x05place\x12\x12\n" +
-	"\x04nics\x18\a \x03(\tR\x04nics\"\xd6\x01\n" +
+	"\x04nics\x18\a \x03(\tR\x04nics\x12\x19\n" +
+	"\bnic_rule\x18\b \x01(\tR\anicRule\x12\x1d\n" +
+	"\n" +
+	"proxy_cpus\x18\t \x01(\tR\tproxyCpus\"\xd6\x01\n" +
 	"\n" +
 	"RankExited\x12\x12\n" +
 	"\x04rank\x18\x01 \x01(\x05R\x04rank\x12\x1b\n" +
@@ -3943,7 +4049,7 @@ const file_internal_session_sessionpb_session_proto_rawDesc = "" +
 	"\rAttachRequest\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12\x14\n" +
 	"\x05build\x18\x02 \x01(\tR\x05build\x12\x10\n" +
-	"\x03pid\x18\x03 \x01(\x05R\x03pid\"\x97\x01\n" +
+	"\x03pid\x18\x03 \x01(\x05R\x03pid\"\xd0\x01\n" +
 	"\vAttachReply\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x1e\n" +
 	"\n" +
@@ -3951,7 +4057,14 @@ const file_internal_session_sessionpb_session_proto_rawDesc = "" +
 	"generation\x12\x12\n" +
 	"\x04rank\x18\x03 \x01(\x05R\x04rank\x120\n" +
 	"\x06roster\x18\x04 \x01(\v2\x18.mkrun.session.v1.RosterR\x06roster\x12\x10\n" +
-	"\x03run\x18\x05 \x01(\fR\x03run\"/\n" +
+	"\x03run\x18\x05 \x01(\fR\x03run\x127\n" +
+	"\anetwork\x18\x06 \x01(\v2\x1d.mkrun.session.v1.RankNetworkR\anetwork\"j\n" +
+	"\vRankNetwork\x12\x12\n" +
+	"\x04nics\x18\x01 \x03(\tR\x04nics\x12\x14\n" +
+	"\x05rails\x18\x02 \x03(\x05R\x05rails\x12\x12\n" +
+	"\x04rule\x18\x03 \x01(\tR\x04rule\x12\x1d\n" +
+	"\n" +
+	"proxy_cpus\x18\x04 \x01(\tR\tproxyCpus\"/\n" +
 	"\aRankPut\x12\x0e\n" +
 	"\x02to\x18\x01 \x01(\x05R\x02to\x12\x14\n" +
 	"\x05chunk\x18\x02 \x01(\fR\x05chunk\" \n" +
@@ -3989,7 +4102,7 @@ func file_internal_session_sessionpb_session_proto_rawDescGZIP() []byte {
 }
 
 var file_internal_session_sessionpb_session_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_internal_session_sessionpb_session_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
+var file_internal_session_sessionpb_session_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
 var file_internal_session_sessionpb_session_proto_goTypes = []any{
 	(Cause_Kind)(0),       // 0: mkrun.session.v1.Cause.Kind
 	(*FromAgent)(nil),     // 1: mkrun.session.v1.FromAgent
@@ -4035,9 +4148,10 @@ var file_internal_session_sessionpb_session_proto_goTypes = []any{
 	(*Empty)(nil),         // 41: mkrun.session.v1.Empty
 	(*AttachRequest)(nil), // 42: mkrun.session.v1.AttachRequest
 	(*AttachReply)(nil),   // 43: mkrun.session.v1.AttachReply
-	(*RankPut)(nil),       // 44: mkrun.session.v1.RankPut
-	(*GetRequest)(nil),    // 45: mkrun.session.v1.GetRequest
-	(*GetReply)(nil),      // 46: mkrun.session.v1.GetReply
+	(*RankNetwork)(nil),   // 44: mkrun.session.v1.RankNetwork
+	(*RankPut)(nil),       // 45: mkrun.session.v1.RankPut
+	(*GetRequest)(nil),    // 46: mkrun.session.v1.GetRequest
+	(*GetReply)(nil),      // 47: mkrun.session.v1.GetReply
 }
 var file_internal_session_sessionpb_session_proto_depIdxs = []int32{
 	7,  // 0: mkrun.session.v1.FromAgent.hello:type_name -> mkrun.session.v1.Hello
@@ -4087,29 +4201,30 @@ var file_internal_session_sessionpb_session_proto_depIdxs = []int32{
 	10, // 44: mkrun.session.v1.FromHead.heartbeat:type_name -> mkrun.session.v1.Heartbeat
 	30, // 45: mkrun.session.v1.FromHead.stdin_taken:type_name -> mkrun.session.v1.StdinTaken
 	13, // 46: mkrun.session.v1.AttachReply.roster:type_name -> mkrun.session.v1.Roster
-	1,  // 47: mkrun.session.v1.Parent.Connect:input_type -> mkrun.session.v1.FromAgent
-	42, // 48: mkrun.session.v1.Agent.Attach:input_type -> mkrun.session.v1.AttachRequest
-	44, // 49: mkrun.session.v1.Agent.Put:input_type -> mkrun.session.v1.RankPut
-	41, // 50: mkrun.session.v1.Agent.Fence:input_type -> mkrun.session.v1.Empty
-	45, // 51: mkrun.session.v1.Agent.Get:input_type -> mkrun.session.v1.GetRequest
-	41, // 52: mkrun.session.v1.Agent.Barrier:input_type -> mkrun.session.v1.Empty
-	24, // 53: mkrun.session.v1.Agent.Report:input_type -> mkrun.session.v1.RankReport
-	26, // 54: mkrun.session.v1.Agent.RequestAbort:input_type -> mkrun.session.v1.AbortRequest
-	41, // 55: mkrun.session.v1.Agent.WatchAbort:input_type -> mkrun.session.v1.Empty
-	2,  // 56: mkrun.session.v1.Parent.Connect:output_type -> mkrun.session.v1.ToAgent
-	43, // 57: mkrun.session.v1.Agent.Attach:output_type -> mkrun.session.v1.AttachReply
-	41, // 58: mkrun.session.v1.Agent.Put:output_type -> mkrun.session.v1.Empty
-	41, // 59: mkrun.session.v1.Agent.Fence:output_type -> mkrun.session.v1.Empty
-	46, // 60: mkrun.session.v1.Agent.Get:output_type -> mkrun.session.v1.GetReply
-	41, // 61: mkrun.session.v1.Agent.Barrier:output_type -> mkrun.session.v1.Empty
-	41, // 62: mkrun.session.v1.Agent.Report:output_type -> mkrun.session.v1.Empty
-	41, // 63: mkrun.session.v1.Agent.RequestAbort:output_type -> mkrun.session.v1.Empty
-	27, // 64: mkrun.session.v1.Agent.WatchAbort:output_type -> mkrun.session.v1.Abort
-	56, // [56:65] is the sub-list for method output_type
-	47, // [47:56] is the sub-list for method input_type
-	47, // [47:47] is the sub-list for extension type_name
-	47, // [47:47] is the sub-list for extension extendee
-	0,  // [0:47] is the sub-list for field type_name
+	44, // 47: mkrun.session.v1.AttachReply.network:type_name -> mkrun.session.v1.RankNetwork
+	1,  // 48: mkrun.session.v1.Parent.Connect:input_type -> mkrun.session.v1.FromAgent
+	42, // 49: mkrun.session.v1.Agent.Attach:input_type -> mkrun.session.v1.AttachRequest
+	45, // 50: mkrun.session.v1.Agent.Put:input_type -> mkrun.session.v1.RankPut
+	41, // 51: mkrun.session.v1.Agent.Fence:input_type -> mkrun.session.v1.Empty
+	46, // 52: mkrun.session.v1.Agent.Get:input_type -> mkrun.session.v1.GetRequest
+	41, // 53: mkrun.session.v1.Agent.Barrier:input_type -> mkrun.session.v1.Empty
+	24, // 54: mkrun.session.v1.Agent.Report:input_type -> mkrun.session.v1.RankReport
+	26, // 55: mkrun.session.v1.Agent.RequestAbort:input_type -> mkrun.session.v1.AbortRequest
+	41, // 56: mkrun.session.v1.Agent.WatchAbort:input_type -> mkrun.session.v1.Empty
+	2,  // 57: mkrun.session.v1.Parent.Connect:output_type -> mkrun.session.v1.ToAgent
+	43, // 58: mkrun.session.v1.Agent.Attach:output_type -> mkrun.session.v1.AttachReply
+	41, // 59: mkrun.session.v1.Agent.Put:output_type -> mkrun.session.v1.Empty
+	41, // 60: mkrun.session.v1.Agent.Fence:output_type -> mkrun.session.v1.Empty
+	47, // 61: mkrun.session.v1.Agent.Get:output_type -> mkrun.session.v1.GetReply
+	41, // 62: mkrun.session.v1.Agent.Barrier:output_type -> mkrun.session.v1.Empty
+	41, // 63: mkrun.session.v1.Agent.Report:output_type -> mkrun.session.v1.Empty
+	41, // 64: mkrun.session.v1.Agent.RequestAbort:output_type -> mkrun.session.v1.Empty
+	27, // 65: mkrun.session.v1.Agent.WatchAbort:output_type -> mkrun.session.v1.Abort
+	57, // [57:66] is the sub-list for method output_type
+	48, // [48:57] is the sub-list for method input_type
+	48, // [48:48] is the sub-list for extension type_name
+	48, // [48:48] is the sub-list for extension extendee
+	0,  // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_internal_session_sessionpb_session_proto_init() }
@@ -4178,7 +4293,7 @@ func file_internal_session_sessionpb_session_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_internal_session_sessionpb_session_proto_rawDesc), len(file_internal_session_sessionpb_session_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   46,
+			NumMessages:   47,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -19,7 +19,7 @@ func Build(dir string, macros ...string) (string, error) {
 	}
 	path := filepath.Join(dir, "libmkernel.so")
 	args := []string{"-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-I", filepath.Join(root, "cuda/include"),
-		filepath.Join(root, "internal/engine/cuda/testdata/hostlib.c"), "-o", path}
+		filepath.Join(root, "internal/engine/cuda/testdata/hostlib.c"), "-ldl", "-o", path}
 	for _, m := range macros {
 		args = append(args, "-D"+m)
 	}

@@ -4,9 +4,12 @@
 //
 // What "GPUs" there are comes from the environment: HOSTLIB_GPUS (number), HOSTLIB_CC ("9.0"), HOSTLIB_BYTES (memory of
 // each), HOSTLIB_P2P ("0": none). Faults: HOSTLIB_DROP ("flag at rank": a signal that is never raised), HOSTLIB_NAN ("1": one
-// element of the result is not written). HOSTLIB_VERSION is set when it is compiled, to be of another ABI.
+// element of the result is not written). Between nodes with NICs, data and flags go through the library HOSTLIB_MKNET
+// (libmknet.so), over the fake verbs library HOSTLIB_VERBS. HOSTLIB_VERSION is set when it is compiled, to be of another ABI.
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -19,6 +22,7 @@
 #include "mkernel_device.h"
 #include "mkernel_measure.h"
 #include "mkernel_plan.h"
+#include "mknet.h"
 
 #ifndef HOSTLIB_VERSION
 #define HOSTLIB_VERSION MK_VERSION
@@ -40,7 +44,24 @@ struct mk_context {
   uint64_t barriers;
   mk_wait_record gave_up;
   int lost; // in a barrier
+  uint64_t first_rank, end_rank; // of the own node
+  int heap_fd;
+  mknet* net; // NULL: ranks of other nodes are reached as those of the own one
+  uint32_t source; // region, 0: none yet
+  const void* source_base;
 };
+
+// The inter-node library, opened at run time as the data plane links it.
+static struct {
+  void* handle;
+  __typeof__(mknet_join)* join;
+  __typeof__(mknet_register)* add;
+  __typeof__(mknet_push)* push;
+  __typeof__(mknet_flush)* flush;
+  __typeof__(mknet_status)* status;
+  __typeof__(mknet_describe)* describe;
+  __typeof__(mknet_destroy)* destroy;
+} nets;
 
 struct mk_event {
   uint64_t at;
@@ -59,7 +80,7 @@ struct mk_ag_gemm {
 static int fail(mk_error* e, int code, const char* text) {
   if (e != NULL) {
     e->code = code;
-    snprintf(e->text, sizeof e->text, "%s", text);
+    snprintf(e->text, sizeof e->text, "%.507s", text);
   }
   return code;
 }
@@ -177,10 +198,46 @@ static int meet(mk_context* c, mk_error* e) {
 
 static Control* control(const mk_context* c, int rank) { return (Control*)c->heap[rank]; }
 
+static void find_net(void) {
+  if (nets.handle != NULL || (nets.handle = dlopen(setting("HOSTLIB_MKNET", ""), RTLD_NOW | RTLD_LOCAL)) == NULL) return;
+#define FIND(field, name) *(void**)&nets.field = dlsym(nets.handle, name)
+  FIND(join, "mknet_join"), FIND(add, "mknet_register"), FIND(push, "mknet_push"), FIND(flush, "mknet_flush");
+  FIND(status, "mknet_status"), FIND(describe, "mknet_describe"), FIND(destroy, "mknet_destroy");
+#undef FIND
+}
+
+// The NICs: the heap is device memory with a dma-buf, as far as they know.
+static int join_nics(mk_context* c, mk_error* e) {
+  find_net();
+  if (nets.handle == NULL) return fail(e, MK_ERROR_UNSUPPORTED, "HOSTLIB_MKNET is no library");
+  mknet_desc d = *c->d.net;
+  d.rank = c->d.rank, d.world = c->d.world, d.timeout_ns = c->d.timeout_ns, d.device_producers = 1;
+  if (*setting("HOSTLIB_VERBS", "") != 0) d.rdma.library = setting("HOSTLIB_VERBS", "");
+  uint8_t peers[kMostRanks];
+  for (int r = 0; r < c->d.world; ++r) peers[r] = (uint64_t)r < c->first_rank || (uint64_t)r >= c->end_rank;
+  mknet_range heap;
+  MKNET_INIT(&heap);
+  heap.base = c->heap[c->d.rank], heap.bytes = c->d.heap_bytes, heap.memory = MKNET_DEVICE, heap.fd = c->heap_fd;
+  mknet_group g;
+  MKNET_INIT(&g);
+  g.allgather = c->d.allgather, g.user = c->d.user, g.peers = peers, g.verify_ns = c->d.timeout_ns;
+  mknet_error why;
+  return nets.join(&d, &heap, &g, &c->net, &why) == MKNET_OK ? MK_OK : fail(e, MK_ERROR_BOOTSTRAP, why.text);
+}
+
+int mk_context_network(mk_context* c, char* text, uint64_t length, mk_error* e) {
+  text[0] = 0;
+  if (c->net != NULL)
+    nets.describe(c->net, text, length, NULL);
+  else if (c->d.nodes > 1)
+    snprintf(text, length, "emu: the memory of one host");
+  return ok(e);
+}
+
 int mk_context_create(const mk_context_desc* d, mk_context** out, mk_error* e) {
   *out = NULL;
   if (d->size != sizeof *d || d->version != MK_VERSION) return fail(e, MK_ERROR_ARGUMENT, "mk_context_desc is of another version");
-  if (d->world > kMostRanks || (d->nodes > 1 && d->network != MK_NETWORK_EMU)) return fail(e, MK_ERROR_ARGUMENT, "too many ranks, or no network between nodes");
+  if (d->world > kMostRanks || (d->nodes > 1 && d->network != MK_NETWORK_EMU && d->network != MK_NETWORK_NIC)) return fail(e, MK_ERROR_ARGUMENT, "too many ranks, or no network between nodes");
   int32_t count;
   mk_device_count(&count, e);
   if (d->device >= count) return fail(e, MK_ERROR_ARGUMENT, "the device does not exist");
@@ -200,6 +257,11 @@ int mk_context_create(const mk_context_desc* d, mk_context** out, mk_error* e) {
     if (fd >= 0) close(fd);
   }
   if (code == MK_OK) code = meet(c, e);
+  c->end_rank = (uint64_t)d->world;
+  for (int node = 0, first = 0; node < d->nodes; first += d->node_ranks[node++])
+    if (d->rank >= first && d->rank < first + d->node_ranks[node]) c->first_rank = (uint64_t)first, c->end_rank = (uint64_t)(first + d->node_ranks[node]);
+  c->heap_fd = mine.fd;
+  if (code == MK_OK && d->nodes > 1 && d->network == MK_NETWORK_NIC) code = join_nics(c, e);
   close(mine.fd);
   if (code != MK_OK) {
     mk_context_destroy(c, NULL);
@@ -212,6 +274,7 @@ int mk_context_create(const mk_context_desc* d, mk_context** out, mk_error* e) {
 int mk_context_destroy(mk_context* c, mk_error* e) {
   if (c == NULL) return ok(e);
   const int code = c->heap[c->d.world - 1] != NULL ? meet(c, e) : MK_OK;
+  if (c->net != NULL) nets.destroy(c->net, NULL);
   for (int r = 0; r < c->d.world; ++r)
     if (c->heap[r] != NULL) munmap(c->heap[r], c->d.heap_bytes);
   free(c);
@@ -411,9 +474,56 @@ static const mk_plan_wait* blocked(const Call* call, const mk_plan_task* t) {
   return NULL;
 }
 
+static int is_far(const mk_context* c, uint32_t rank) { return c->net != NULL && (rank < c->first_rank || rank >= c->end_rank); }
+
+// The commands of a task for a rank that NICs reach: its bytes, then its flags, which are stamps.
+static void push(const Call* call, const mk_plan_task* t) {
+  mk_context* c = call->op->context;
+  const mk_plan* p = &call->op->plan;
+  mknet_command m = {.op = MKNET_WRITE, .flag = MKNET_NO_FLAG, .value = call->op->epoch};
+  uint64_t position = 0;
+  mknet_error why = {0, ""};
+  if (t->kind == MK_TASK_SEND) {
+    const mk_plan_region* source = mk_plan_source(p, t, 0);
+    const Rect from = rect(call, source, p->buffers[source->buffer].part, (int)p->rank);
+    const Rect to = rect(call, &p->regions[t->dst], t->dst_part, (int)t->peer);
+    const char *heap = c->heap[c->d.rank], *at = (const char*)from.at;
+    m.peer = (uint16_t)t->peer, m.rows = (uint32_t)to.rows, m.bytes = (uint64_t)to.cols * 2;
+    m.source_stride = (uint32_t)from.pitch * 2, m.target_stride = (uint32_t)to.pitch * 2;
+    m.target = (uint64_t)((const char*)to.at - c->heap[t->peer]);
+    if (at >= heap && at < heap + c->d.heap_bytes) {
+      m.source = (uint64_t)(at - heap);
+    } else if (to.rows > 0) {
+      if (c->source == 0 || c->source_base != call->a->a) {
+        mknet_range r;
+        MKNET_INIT(&r);
+        r.base = (void*)call->a->a, r.fd = -1;
+        r.bytes = malloc_usable_size((void*)call->a->a);
+        r.replaces = c->source == 0 ? 0 : 1 + c->source;
+        if (nets.add(c->net, &r, &c->source, &why) != MKNET_OK) fprintf(stderr, "hostlib: %s\n", why.text);
+        c->source_base = call->a->a;
+      }
+      m.region = (uint8_t)c->source;
+      m.source = (uint64_t)(at - (const char*)call->a->a);
+    }
+  }
+  for (uint32_t i = 0; i < t->signals; ++i) {
+    const mk_plan_signal* s = &p->signals[t->signal + i];
+    m.peer = (uint16_t)s->rank;
+    m.flag = (uint64_t)((char*)&control(c, (int)s->rank)->flags[s->flag] - c->heap[s->rank]);
+    if (nets.push(c->net, &m, c->d.timeout_ns, &position, &why) != MKNET_OK) return;
+    m.rows = 0, m.bytes = 0;
+  }
+  nets.flush(c->net, position + 1, c->d.timeout_ns, &why);
+}
+
 static void execute(const Call* call, const mk_plan_task* t) {
   const mk_plan* p = &call->op->plan;
   const int rank = (int)p->rank;
+  if (t->signals > 0 && is_far(call->op->context, p->signals[t->signal].rank)) {
+    push(call, t);
+    return;
+  }
   if (t->kind != MK_TASK_NOTIFY) { // a send is a copy here: all ranks are of one host
     const mk_plan_region* source = mk_plan_source(p, t, 0);
     const Rect from = rect(call, source, p->buffers[source->buffer].part, rank);
@@ -522,6 +632,8 @@ int mk_ag_gemm_status(mk_ag_gemm* op, mk_wait_record* record, mk_error* e) {
     *record = op->record;
     record->size = head.size, record->version = head.version;
   }
+  mknet_error why;
+  if (op->context->net != NULL && nets.status(op->context->net, 0, &why) != MKNET_OK) return fail(e, MK_ERROR_ABORTED, why.text);
   if (op->record.valid) return fail(e, MK_ERROR_ABORTED, "this rank gave up waiting");
   if (atomic_load(&control(op->context, (int)op->plan.rank)->abort) != 0) return fail(e, MK_ERROR_ABORTED, "another rank gave up waiting");
   return ok(e);

@@ -1,0 +1,89 @@
+package mknet
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/mkrun/mkrun/internal/engine"
+	"github.com/mkrun/mkrun/internal/plan"
+)
+
+func TestDeadPeer(t *testing.T) {
+	for _, tt := range []struct {
+		within  time.Duration
+		retries int
+		want    int
+	}{
+		{7516193 * time.Microsecond, 0, 18}, // 4.096 us x 2^18 x 7 is 7.516192768 s
+		{7516192 * time.Microsecond, 0, 17},
+		{10 * time.Second, 6, 18},
+		{time.Second, 6, 15},
+		{time.Second, 1, 16},
+		{67108864 * time.Nanosecond, 3, 12},
+		{67108863 * time.Nanosecond, 3, 11},
+		{57344 * time.Nanosecond, 6, 1},
+	} {
+		if got, err := timeoutExponent(tt.within, tt.retries); err != nil || got != tt.want {
+			t.Errorf("%v with %d retries: %d (%v), want %d", tt.within, tt.retries, got, err, tt.want)
+		}
+	}
+	for _, within := range []time.Duration{-time.Second, time.Microsecond, 57343 * time.Nanosecond, 1 << 62} {
+		if _, err := timeoutExponent(within, 6); err == nil || !strings.Contains(err.Error(), "give 57.344µs to 17h6m") {
+			t.Errorf("%v: %v", within, err)
+		}
+	}
+	// Every exponent is reached by its own bound, with every number of retries.
+	for retries := 1; retries <= 6; retries++ {
+		for exponent := 1; exponent <= maxExponent; exponent++ {
+			bound := timeoutUnit << exponent * time.Duration(retries+1)
+			if got, err := timeoutExponent(bound, retries); err != nil || got != exponent {
+				t.Errorf("%v with %d retries: %d (%v), want %d", bound, retries, got, err, exponent)
+			}
+		}
+	}
+}
+
+func TestCheckRDMA(t *testing.T) {
+	good := []engine.RDMA{{}, {QueuePairs: 8, MTU: 4096, TrafficClass: 255, ServiceLevel: 15, Retries: 6, RNRRetries: 7, DeadPeer: time.Second, Relaxed: true}}
+	for _, r := range good {
+		if err := CheckRDMA(r); err != nil {
+			t.Errorf("%+v: %v", r, err)
+		}
+	}
+	for want, r := range map[string]engine.RDMA{
+		"--net-qps 9: give a number from 1 to 8":              {QueuePairs: 9},
+		"--net-qps -1":                                        {QueuePairs: -1},
+		"--net-mtu 1500: there are 256, 512, 1024":            {MTU: 1500},
+		"--net-traffic-class 256: give a number from 0 to 25": {TrafficClass: 256},
+		"--net-service-level 16":                              {ServiceLevel: 16},
+		"--net-retries 7: give a number from 1 to 6":          {Retries: 7},
+		"--net-rnr-retries 8":                                 {RNRRetries: 8},
+		"--net-dead-peer 1µs with 6 retries":                  {DeadPeer: time.Microsecond},
+	} {
+		if err := CheckRDMA(r); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v, want %s", r, err, want)
+		}
+	}
+}
+
+func TestOptionsFor(t *testing.T) {
+	cfg := engine.Config{
+		Rank: 1, Plan: &plan.Plan{World: plan.Uniform(2, 1)}, WaitTimeout: time.Second,
+		NICs: engine.NICs{Devices: []string{"mlx5_3", "mlx5_4"}, Rails: []int{3, 4}, ProxyCPUs: "8-15"},
+	}
+	o, err := OptionsFor(cfg, "ibverbs", 5)
+	if err != nil || o.RDMA.Devices != "mlx5_3,mlx5_4" || o.Rails != "3,4" || o.CPUs != "8-15" || o.Rank != 1 || o.World != 2 || o.Job != 5 {
+		t.Errorf("%+v, %v", o, err)
+	}
+	cfg.Net.Devices = "mlx5_0"
+	cfg.Net.RDMA = engine.RDMA{DeadPeer: time.Second, Retries: 2, Relaxed: true, MTU: 1024}
+	o, err = OptionsFor(cfg, "ibverbs", 5)
+	if err != nil || o.RDMA.Devices != "mlx5_0" || o.Rails != "" || o.RDMA.Timeout != 16 || o.RDMA.Retries != 2 || !o.RDMA.Relaxed || o.RDMA.MTU != 1024 {
+		t.Errorf("%+v, %v", o, err)
+	}
+	cfg.Net.RDMA.DeadPeer = 1
+	if _, err = OptionsFor(cfg, "ibverbs", 5); err == nil {
+		t.Error("a time of 1 ns passed")
+	}
+}
