@@ -65,7 +65,8 @@ type echoResult struct {
 const (
 	nonceSize  = 16
 	echoTries  = 5
-	echoWait   = 200 * time.Millisecond
+	echoWait   = 200 * time.Millisecond // before the next try,
+	echoLast   = time.Second            // and after the last: a busy machine sends back late what it will
 	echoAtOnce = 16
 	// checkFree is less than any job's output and logs need.
 	checkFree = 64 << 20
@@ -278,25 +279,29 @@ func (c *checker) echoOne(ctx context.Context, target echoTarget) echoResult {
 	}
 	defer func() { _ = conn.Close() }()
 	back := make([]byte, 64)
-	for try := range echoTries {
-		sent := time.Now()
-		packet := append(slices.Clone(c.nonce), byte(try))
-		if _, err := conn.Write(packet); err != nil {
+	var sent [echoTries]time.Time
+	for try := range sent {
+		sent[try] = time.Now()
+		if _, err := conn.Write(append(slices.Clone(c.nonce), byte(try))); err != nil {
 			r.Why = err.Error()
 		}
-		_ = conn.SetReadDeadline(sent.Add(echoWait))
+		wait := echoWait
+		if try == echoTries-1 {
+			wait = echoLast
+		}
+		_ = conn.SetReadDeadline(sent[try].Add(wait))
 		for {
 			n, err := conn.Read(back)
 			if err != nil {
 				break
 			}
-			if slices.Equal(back[:n], packet) {
-				return echoResult{Node: target.Node, MS: float64(time.Since(sent).Microseconds()) / 1000}
+			if last := n - 1; last == len(c.nonce) && slices.Equal(back[:last], c.nonce) && int(back[last]) <= try { // also an earlier one
+				return echoResult{Node: target.Node, MS: float64(time.Since(sent[back[last]]).Microseconds()) / 1000}
 			}
 		}
 	}
 	if r.Why == "" {
-		r.Why = fmt.Sprintf("none of %d packets came back within %v each", echoTries, echoWait)
+		r.Why = fmt.Sprintf("none of %d packets came back within %v", echoTries, time.Since(sent[0]).Round(100*time.Millisecond))
 	}
 	return r
 }

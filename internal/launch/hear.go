@@ -17,7 +17,7 @@ func (l *launcher) take(ev session.HeadEvent) []order {
 	switch {
 	case ev.Lost != nil:
 		why := ev.Lost.Reason
-		if end := l.howItEnded(node); end != "" {
+		if end := l.howItEnded(node, ev.Lost.Broke); end != "" {
 			why = end // says more than that the connection broke
 		}
 		if a, by := l.agents[node], l.job.Hosts[node].By; a != nil && by != ReachSrun && l.job.Hosts[node].remote() {
@@ -119,19 +119,27 @@ func (l *launcher) agentGone(node int) []order {
 	return l.machine.lost(node, "it ended before it joined the job ("+l.agents[node].gone()+")")
 }
 
-// reapDelay is how long a lost agent's process may take to be seen to end: its connection breaks a moment before.
-const reapDelay = 200 * time.Millisecond
+// A lost agent's process is seen to end a moment after its connection breaks. Of one that is a child of this process that
+// is sure to come, however busy the machine is; another may be hidden behind an ssh that lives on.
+const (
+	reapDelay     = 200 * time.Millisecond
+	reapDelayHere = 2 * time.Second
+)
 
 // howItEnded says how the process of an agent that is lost ended, or "" if it lives on.
-func (l *launcher) howItEnded(node int) string {
+func (l *launcher) howItEnded(node int, broke bool) string {
 	a := l.agents[node]
 	if a == nil {
 		return ""
 	}
+	delay := reapDelay
+	if broke && !l.job.Hosts[node].remote() {
+		delay = reapDelayHere
+	}
 	select {
 	case <-a.exited:
 		return a.gone()
-	case <-time.After(reapDelay):
+	case <-time.After(delay):
 		return ""
 	}
 }

@@ -28,6 +28,7 @@ type agentConn struct {
 	out         *outbox
 	watch       *watchdog     // of the connection that its words come by
 	quit        chan struct{} // closed when the stream has ended
+	broke       bool          // it ended by itself; known when it has
 
 	mu      sync.Mutex
 	gone    bool

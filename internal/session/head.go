@@ -65,6 +65,7 @@ type AgentLostError struct {
 	Node   int
 	Host   string
 	Reason string
+	Broke  bool // its connection broke by itself, as when its process ends
 }
 
 func (e *AgentLostError) Error() string {

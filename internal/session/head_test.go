@@ -160,7 +160,7 @@ func TestBrokenConnectionIsSeenAtOnce(t *testing.T) {
 	link := r.mustDial(0)
 	link.conn.cut() // as when the process dies
 	ev := r.event("loss", isLost)
-	if !strings.Contains(ev.Lost.Error(), "agent of node 0 (host) lost: its connection broke") {
+	if !ev.Lost.Broke || !strings.Contains(ev.Lost.Error(), "agent of node 0 (host) lost: its connection broke") {
 		t.Error(ev.Lost)
 	}
 	<-link.Done()
@@ -244,7 +244,7 @@ func TestSilence(t *testing.T) {
 		if got := time.Since(start); got < 2500*time.Millisecond || got > 3*time.Second {
 			t.Errorf("the head saw it after %v, want 2.5 to 3 s", got)
 		}
-		if want := "it said nothing for 3s"; ev.Lost.Reason != want {
+		if want := "it said nothing for 3s"; ev.Lost.Reason != want || ev.Lost.Broke {
 			t.Errorf("reason %q, want %q", ev.Lost.Reason, want)
 		}
 		<-link.Done()

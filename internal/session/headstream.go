@@ -68,7 +68,7 @@ func (h *Head) left(a *agentConn) {
 
 // lost tells the owner of an agent that went otherwise, and of those that were reached through it.
 func (h *Head) lost(a *agentConn, reason string) {
-	h.emit(HeadEvent{Node: a.node, Incarnation: a.incarnation, Lost: &AgentLostError{Node: a.node, Host: a.host, Reason: reason}}, nil)
+	h.emit(HeadEvent{Node: a.node, Incarnation: a.incarnation, Lost: &AgentLostError{Node: a.node, Host: a.host, Reason: reason, Broke: a.broke}}, nil)
 	h.lostBelow(a)
 }
 

@@ -213,6 +213,7 @@ func (p *parent) connect(st stream) error {
 	a.watch.stop()
 	left := a.end()
 	<-sent
+	a.broke = a.reason() == "" // nothing was wrong before
 
 	switch {
 	case left && errors.Is(ending, io.EOF):
