@@ -4,8 +4,10 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/mkrun/mkrun/internal/suggest"
+	"github.com/mkrun/mkrun/internal/version"
 )
 
 func newRoot() *cobra.Command {
@@ -24,6 +26,7 @@ Without a GPU the CPU engine runs the same verified plans.`,
 
   # what is here and what will not work
   mkrun doctor`,
+		Version:       version.Get().String(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -40,10 +43,28 @@ Without a GPU the CPU engine runs the same verified plans.`,
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	root.SetVersionTemplate("{{.Version}}\n")
+	root.PersistentPreRunE = noEmptyFlags
 	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(newLaunch(), newPlan(), newConfig(), newTune(), newBench(), newDoctor(), newTopo(), newAgent(), newVersion())
 	root.InitDefaultCompletionCmd()
 	return root
+}
+
+// noEmptyFlags refuses flags without a value. As a rule a variable in a script was not set: what it was to name (the hosts,
+// say) would silently be something else.
+func noEmptyFlags(cmd *cobra.Command, _ []string) error {
+	var err error
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if value := f.Value.String(); value == "" || value == "[]" {
+			name := "--" + f.Name
+			if f.Shorthand != "" {
+				name = "-" + f.Shorthand + " (" + name + ")"
+			}
+			err = &usageError{cmd.CommandPath(), fmt.Errorf("%s has an empty value; name something, or leave it out", name)}
+		}
+	})
+	return err
 }
 
 // flagError adds what a mistyped flag may have meant.

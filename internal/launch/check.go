@@ -30,10 +30,10 @@ type checkRequest struct {
 
 type checkLook struct {
 	Ports   ports.Range `json:"ports"`          // to take packets on
-	Argv    []string    `json:"argv,omitempty"` // of the ranks; none for operators
-	Env     []string    `json:"env"`
-	Dir     string      `json:"dir"`
-	Output  string      `json:"output,omitempty"` // --output-dir
+	Argv    []text      `json:"argv,omitempty"` // of the ranks; none for operators
+	Env     []text      `json:"env"`
+	Dir     text        `json:"dir"`
+	Output  text        `json:"output,omitempty"` // --output-dir
 	Address string      `json:"address"`          // of the node
 	Nonce   []byte      `json:"nonce"`            // that packets begin with
 	Ranks   int         `json:"ranks"`            // of the node
@@ -138,7 +138,7 @@ func (c *checker) look(ctx context.Context, q *checkLook, inherit bool) checkRep
 	for _, g := range seen.GPUs {
 		r.GPUs = append(r.GPUs, g.Name)
 	}
-	env := q.Env
+	env, dir := convert[string](q.Env), string(q.Dir)
 	if inherit {
 		env = overlay(BaseEnv(os.Environ()), env)
 		if q.Visible == "" {
@@ -154,14 +154,14 @@ func (c *checker) look(ctx context.Context, q *checkLook, inherit bool) checkRep
 		bad("topology", doctor.Warn, "", "not compared with the other nodes: %v", err)
 	}
 	if len(q.Argv) > 0 {
-		if err := keeper.CheckProgram(q.Argv, env, q.Dir); err != nil {
+		if err := keeper.CheckProgram(convert[string](q.Argv), env, dir); err != nil {
 			bad("program", doctor.Fail, "", "%v", err)
 		}
-	} else if info, err := os.Stat(q.Dir); err != nil || !info.IsDir() {
-		bad("wdir", doctor.Fail, "make it, or name another with --wdir", "there is no working directory %q", q.Dir)
+	} else if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+		bad("wdir", doctor.Fail, "make it, or name another with --wdir", "there is no working directory %q", dir)
 	}
 	if q.Output != "" {
-		if err := checkWritable(q.Output); err != nil {
+		if err := checkWritable(string(q.Output)); err != nil {
 			bad("output-dir", doctor.Fail, "name another folder with --output-dir, or make room", "%v", err)
 		}
 	}

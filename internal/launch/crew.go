@@ -69,11 +69,11 @@ func (c *crew) begin(ctx context.Context, a *agent, start *pb.Start) error {
 		c.stdin.close()
 	}
 	for _, r := range start.GetRanks() {
-		rank := keeper.RankSpec{Rank: int(r.GetRank()), LocalRank: int(r.GetLocalRank()), Argv: r.GetArgv(), Env: r.GetEnv(), Dir: r.GetDir()}
+		rank := keeper.RankSpec{Rank: int(r.GetRank()), LocalRank: int(r.GetLocalRank()), Argv: convert[string](r.GetArgv()), Env: convert[string](r.GetEnv()), Dir: string(r.GetDir())}
 		if a.cfg.InheritEnv {
 			rank.Env = overlay(BaseEnv(os.Environ()), rank.Env)
 		}
-		rank.Env = withDefaults(rank.Env, r.GetEnvDefault())
+		rank.Env = withDefaults(rank.Env, convert[string](r.GetEnvDefault()))
 		if r.GetSession() {
 			if rank.Argv[0] == Self {
 				rank.Argv[0] = self

@@ -37,6 +37,10 @@ const (
 // headOrder is what the head is told.
 type headOrder struct {
 	Job      *Job             `json:"job"`
+	Argv     []text           `json:"argv"` // the job's, byte for byte; so are the next three
+	Env      []text           `json:"env"`
+	Dir      text             `json:"dir"`
+	Output   text             `json:"output"`
 	Users    []string         `json:"users"` // to log in as, by node; "": whoever ssh takes
 	Verbose  bool             `json:"verbose"`
 	Events   bool             `json:"events"`   // are wanted
@@ -96,6 +100,7 @@ func runThroughFirst(ctx context.Context, job *Job, opts Options) (*Outcome, err
 		return nil, fmt.Errorf("--head first: %s is reached by %s; only over ssh can the head be there", first.Name, first.By)
 	}
 	o := headOrder{Job: job, Verbose: opts.Verbose, Events: opts.Events != nil, Elapsed: time.Since(opts.Begin), Forward: opts.Forward, Progress: opts.Output.show != nil}
+	o.Argv, o.Env, o.Dir, o.Output = convert[text](job.Argv), convert[text](job.Env), text(job.Dir), text(job.OutputDir)
 	for _, h := range job.Hosts {
 		o.Users = append(o.Users, h.User)
 	}
@@ -351,6 +356,7 @@ func (p *headPipe) serve(ctx context.Context, o headOrder, stderr io.Writer) hea
 		return p.sendFrom(&pb.FromHead{Kind: &pb.FromHead_Heartbeat{Heartbeat: &pb.Heartbeat{}}})
 	})
 	job := o.Job
+	job.Argv, job.Env, job.Dir, job.OutputDir = convert[string](o.Argv), convert[string](o.Env), string(o.Dir), string(o.Output)
 	var progress func(string)
 	if o.Progress {
 		progress = func(text string) { _ = p.sendFrom(&pb.FromHead{Kind: &pb.FromHead_Progress{Progress: text}}) } // as above

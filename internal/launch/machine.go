@@ -180,12 +180,12 @@ func (m *machine) startOrders() []order {
 			start.Ranks = append(start.Ranks, &pb.RankSpec{
 				Rank:      int32(rank),
 				LocalRank: int32(local),
-				Argv:      m.job.Argv,
-				Env:       m.job.rankEnv(rank, Attempt{MasterPort: m.nodes[0].facts.MasterPort, Restarts: m.restarts()}),
-				Dir:       m.job.Dir,
+				Argv:      convert[[]byte](m.job.Argv),
+				Env:       convert[[]byte](m.job.rankEnv(rank, Attempt{MasterPort: m.nodes[0].facts.MasterPort, Restarts: m.restarts()})),
+				Dir:       []byte(m.job.Dir),
 				Session:   m.job.Session,
 
-				EnvDefault: m.job.envDefaults(node),
+				EnvDefault: convert[[]byte](m.job.envDefaults(node)),
 				Pmi:        m.job.PMI,
 				Gpu:        m.job.chosenGPU(rank),
 				Stdin:      m.job.Stdin.reads(m.job.Number(rank)),

@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"bytes"
 	"strings"
 	"testing"
 	"time"
@@ -66,7 +67,7 @@ func TestRosterAndStartNeedEveryHelloAndTheMasterPort(t *testing.T) {
 	if len(ranks) != 1 || ranks[0].GetRank() != 2 || ranks[0].GetLocalRank() != 0 {
 		t.Fatalf("node 1 was told to start %v", ranks)
 	}
-	env := strings.Join(ranks[0].GetEnv(), "\n")
+	env := string(bytes.Join(ranks[0].GetEnv(), []byte("\n")))
 	for _, want := range []string{"RANK=2", "LOCAL_RANK=0", "WORLD_SIZE=3", "LOCAL_WORLD_SIZE=1", "MASTER_PORT=4711", "MKRUN_NODE_RANK=1"} {
 		if !strings.Contains(env, want) {
 			t.Errorf("rank 2 lacks %s in its environment", want)
@@ -197,7 +198,7 @@ func TestRestart(t *testing.T) {
 	if len(orders) != 3 || orders[0].msg.GetRoster().GetGeneration() != firstGeneration+1 {
 		t.Fatalf("orders %v, want the next generation's roster and two starts", orders)
 	}
-	env := strings.Join(orders[2].msg.GetStart().GetRanks()[0].GetEnv(), "\n")
+	env := string(bytes.Join(orders[2].msg.GetStart().GetRanks()[0].GetEnv(), []byte("\n")))
 	for _, want := range []string{"MKRUN_RESTART_COUNT=1", "TORCHELASTIC_RESTART_COUNT=1", "TORCHELASTIC_MAX_RESTARTS=2", "MASTER_PORT=4712"} {
 		if !strings.Contains(env, want) {
 			t.Errorf("rank 1 lacks %s in its environment", want)

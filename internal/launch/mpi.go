@@ -76,11 +76,15 @@ var openMPILibraries = []string{"libmpi.so.40", "libmpi.so.20"}
 func refuseOpenMPI(ranks []*pb.RankSpec) error {
 	seen := map[string]bool{}
 	for _, r := range ranks {
-		if !r.GetPmi() || len(r.GetArgv()) == 0 || seen[r.GetArgv()[0]] {
+		if !r.GetPmi() || len(r.GetArgv()) == 0 {
 			continue
 		}
-		seen[r.GetArgv()[0]] = true
-		path := findProgram(r.GetArgv()[0], r.GetDir(), r.GetEnv())
+		name := string(r.GetArgv()[0])
+		if seen[name] {
+			continue
+		}
+		seen[name] = true
+		path := findProgram(name, string(r.GetDir()), convert[string](r.GetEnv()))
 		if path == "" {
 			continue // said better when it is started
 		}

@@ -34,7 +34,7 @@ func TestOpenMPIProgramsAreRefused(t *testing.T) {
 	dir := t.TempDir()
 	open, mpich := link(t, dir, "libmpi.so.40"), link(t, dir, "libmpi.so.12")
 	spec := func(pmi bool, argv0 string) []*pb.RankSpec {
-		return []*pb.RankSpec{{Argv: []string{argv0}, Dir: dir, Env: []string{"PATH=/nowhere:" + dir}, Pmi: pmi}}
+		return []*pb.RankSpec{{Argv: [][]byte{[]byte(argv0)}, Dir: []byte(dir), Env: [][]byte{[]byte("PATH=/nowhere:" + dir)}, Pmi: pmi}}
 	}
 	for _, name := range []string{open, filepath.Base(open), "./" + filepath.Base(open)} {
 		err := refuseOpenMPI(spec(true, name))

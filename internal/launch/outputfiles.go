@@ -15,9 +15,9 @@ const levelNotice = "notice"
 
 // OutputFiles says where a node keeps its ranks' output, a file per rank and stream, besides sending it on.
 type OutputFiles struct {
-	Dir     string `json:"dir,omitempty"`     // made if it is not there; "": nowhere
-	Numbers []int  `json:"numbers,omitempty"` // of this node's ranks as the user counts them, by local rank
-	Width   int    `json:"width,omitempty"`   // digits of a number in file names
+	Dir     text  `json:"dir,omitempty"`     // made if it is not there; "": nowhere
+	Numbers []int `json:"numbers,omitempty"` // of this node's ranks as the user counts them, by local rank
+	Width   int   `json:"width,omitempty"`   // digits of a number in file names
 }
 
 // outputFiles is what the agent of a node is told.
@@ -26,7 +26,7 @@ func (l *launcher) outputFiles(node int) OutputFiles {
 		return OutputFiles{}
 	}
 	world := l.job.World
-	o := OutputFiles{Dir: l.job.OutputDir, Width: len(fmt.Sprint(world.Size() - 1))}
+	o := OutputFiles{Dir: text(l.job.OutputDir), Width: len(fmt.Sprint(world.Size() - 1))}
 	for local := range world.PPN[node] {
 		o.Numbers = append(o.Numbers, l.job.Number(world.RankAt(node, local)))
 	}
@@ -52,7 +52,7 @@ func (o OutputFiles) open(ranks []keeper.RankSpec, add bool) (rankFiles, error) 
 	if o.Dir == "" {
 		return nil, nil
 	}
-	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
+	if err := os.MkdirAll(string(o.Dir), 0o755); err != nil {
 		return nil, fmt.Errorf("--output-dir: %w", err)
 	}
 	files := rankFiles{}
@@ -63,7 +63,7 @@ func (o OutputFiles) open(ranks []keeper.RankSpec, add bool) (rankFiles, error) 
 	for _, r := range ranks {
 		for stream, suffix := range map[stdio.Stream]string{stdio.Stdout: "out", stdio.Stderr: "err"} {
 			name := fmt.Sprintf("rank-%0*d.%s", o.Width, o.Numbers[r.LocalRank], suffix)
-			f, err := os.OpenFile(filepath.Join(o.Dir, name), how, 0o666)
+			f, err := os.OpenFile(filepath.Join(string(o.Dir), name), how, 0o666)
 			if err != nil {
 				files.close()
 				return nil, fmt.Errorf("--output-dir: %w", err)

@@ -94,10 +94,10 @@ func (m *machine) lookOrders() []order {
 	orders := make([]order, 0, len(m.nodes))
 	for node := range m.nodes {
 		env := m.job.rankEnv(m.job.World.RankAt(node, 0), Attempt{})
-		look := checkLook{Dir: m.job.Dir, Output: m.job.OutputDir, Address: m.job.Hosts[node].Address, Ports: m.job.Ports, Nonce: nonce,
+		look := checkLook{Dir: text(m.job.Dir), Output: text(m.job.OutputDir), Address: m.job.Hosts[node].Address, Ports: m.job.Ports, Nonce: nonce,
 			Ranks: m.job.World.PPN[node], Visible: lookupEnv(env, visibleDevices), Session: m.job.Session}
 		if !m.job.Session {
-			look.Argv, look.Env = m.job.Argv, env
+			look.Argv, look.Env = convert[text](m.job.Argv), convert[text](env)
 		}
 		orders = append(orders, checkOrder(node, checkRequest{Look: &look}))
 	}

@@ -270,6 +270,7 @@ func (l *AgentLink) Send(ctx context.Context, m *pb.FromAgent) error {
 
 // send needs the token. A blocked send ends with the link.
 func (l *AgentLink) send(m *pb.FromAgent) error {
+	makeValid(m)
 	err := l.stream.Send(m)
 	if err == nil {
 		return nil

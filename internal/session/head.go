@@ -121,6 +121,7 @@ func (h *Head) Events() <-chan HeadEvent { return h.events }
 // Send queues a message for one agent and returns at once. An agent that does not take its messages
 // for as long as the silence bound, or lets too many wait, is lost.
 func (h *Head) Send(node int, m *pb.ToAgent) error {
+	makeValid(m)
 	size, err := checkDown(m)
 	if err != nil {
 		return err
@@ -139,6 +140,7 @@ func (h *Head) Send(node int, m *pb.ToAgent) error {
 
 // Broadcast queues a message for every agent that is connected.
 func (h *Head) Broadcast(m *pb.ToAgent) error {
+	makeValid(m)
 	size, err := checkDown(m)
 	if err == nil {
 		h.broadcast(m, size)

@@ -279,7 +279,9 @@ type Complaint struct {
 
 // RequestAbort asks the head to end the job because of something this rank found.
 func (r *Rank) RequestAbort(ctx context.Context, c Complaint) error {
-	_, err := r.agent.RequestAbort(ctx, &pb.AbortRequest{Reason: c.Reason, ExitStatus: int32(c.ExitStatus), PeerLost: c.PeerLost})
+	request := &pb.AbortRequest{Reason: c.Reason, ExitStatus: int32(c.ExitStatus), PeerLost: c.PeerLost}
+	makeValid(request)
+	_, err := r.agent.RequestAbort(ctx, request)
 	return r.explain("asking for the job's end", err)
 }
 

@@ -1473,17 +1473,17 @@ func (x *Roster) GetNodes() []*Node {
 	return nil
 }
 
-// RankSpec is one process to start. argv and environment travel as data, never as shell text.
+// RankSpec is one process to start. argv and environment travel as data of any bytes, never as shell text.
 type RankSpec struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Rank          int32                  `protobuf:"varint,1,opt,name=rank,proto3" json:"rank,omitempty"`
 	LocalRank     int32                  `protobuf:"varint,2,opt,name=local_rank,json=localRank,proto3" json:"local_rank,omitempty"`
-	Argv          []string               `protobuf:"bytes,3,rep,name=argv,proto3" json:"argv,omitempty"`
-	Env           []string               `protobuf:"bytes,4,rep,name=env,proto3" json:"env,omitempty"` // whole environment, NAME=value
-	Dir           string                 `protobuf:"bytes,5,opt,name=dir,proto3" json:"dir,omitempty"`
+	Argv          [][]byte               `protobuf:"bytes,3,rep,name=argv,proto3" json:"argv,omitempty"`
+	Env           [][]byte               `protobuf:"bytes,4,rep,name=env,proto3" json:"env,omitempty"` // whole environment, NAME=value
+	Dir           []byte                 `protobuf:"bytes,5,opt,name=dir,proto3" json:"dir,omitempty"`
 	Session       bool                   `protobuf:"varint,6,opt,name=session,proto3" json:"session,omitempty"`                        // gets the agent's socket (operators; any program that bootstraps through mkrun)
 	Stdin         bool                   `protobuf:"varint,7,opt,name=stdin,proto3" json:"stdin,omitempty"`                            // reads what Stdin brings; else /dev/null
-	EnvDefault    []string               `protobuf:"bytes,8,rep,name=env_default,json=envDefault,proto3" json:"env_default,omitempty"` // NAME=value, set only where the environment has no NAME
+	EnvDefault    [][]byte               `protobuf:"bytes,8,rep,name=env_default,json=envDefault,proto3" json:"env_default,omitempty"` // NAME=value, set only where the environment has no NAME
 	Pmi           bool                   `protobuf:"varint,9,opt,name=pmi,proto3" json:"pmi,omitempty"`                                // gets a PMI-1 socket (MPI programs)
 	Gpu           int32                  `protobuf:"varint,10,opt,name=gpu,proto3" json:"gpu,omitempty"`                               // 1 + the place of its GPU among those it sees; 0: its place among the ranks that see the same
 	unknownFields protoimpl.UnknownFields
@@ -1534,25 +1534,25 @@ func (x *RankSpec) GetLocalRank() int32 {
 	return 0
 }
 
-func (x *RankSpec) GetArgv() []string {
+func (x *RankSpec) GetArgv() [][]byte {
 	if x != nil {
 		return x.Argv
 	}
 	return nil
 }
 
-func (x *RankSpec) GetEnv() []string {
+func (x *RankSpec) GetEnv() [][]byte {
 	if x != nil {
 		return x.Env
 	}
 	return nil
 }
 
-func (x *RankSpec) GetDir() string {
+func (x *RankSpec) GetDir() []byte {
 	if x != nil {
 		return x.Dir
 	}
-	return ""
+	return nil
 }
 
 func (x *RankSpec) GetSession() bool {
@@ -1569,7 +1569,7 @@ func (x *RankSpec) GetStdin() bool {
 	return false
 }
 
-func (x *RankSpec) GetEnvDefault() []string {
+func (x *RankSpec) GetEnvDefault() [][]byte {
 	if x != nil {
 		return x.EnvDefault
 	}
@@ -3888,12 +3888,12 @@ const file_internal_session_sessionpb_session_proto_rawDesc = "" +
 	"\x04rank\x18\x01 \x01(\x05R\x04rank\x12\x1d\n" +
 	"\n" +
 	"local_rank\x18\x02 \x01(\x05R\tlocalRank\x12\x12\n" +
-	"\x04argv\x18\x03 \x03(\tR\x04argv\x12\x10\n" +
-	"\x03env\x18\x04 \x03(\tR\x03env\x12\x10\n" +
-	"\x03dir\x18\x05 \x01(\tR\x03dir\x12\x18\n" +
+	"\x04argv\x18\x03 \x03(\fR\x04argv\x12\x10\n" +
+	"\x03env\x18\x04 \x03(\fR\x03env\x12\x10\n" +
+	"\x03dir\x18\x05 \x01(\fR\x03dir\x12\x18\n" +
 	"\asession\x18\x06 \x01(\bR\asession\x12\x14\n" +
 	"\x05stdin\x18\a \x01(\bR\x05stdin\x12\x1f\n" +
-	"\venv_default\x18\b \x03(\tR\n" +
+	"\venv_default\x18\b \x03(\fR\n" +
 	"envDefault\x12\x10\n" +
 	"\x03pmi\x18\t \x01(\bR\x03pmi\x12\x10\n" +
 	"\x03gpu\x18\n" +
