@@ -21,7 +21,7 @@ func prepared(t *testing.T) *Spare {
 	}
 	select {
 	case <-s.ready:
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the keeper is not ready")
 	}
 	return s
@@ -45,7 +45,7 @@ func TestSpareKeeper(t *testing.T) {
 		if err := spare.cmd.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
-		for end := time.Now().Add(20 * time.Second); spare.alive(); time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(time.Minute); spare.alive(); time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatal("its end is not seen")
 			}
@@ -157,7 +157,7 @@ func TestChildless(t *testing.T) {
 		t.Error("a running child is not seen")
 	}
 	_ = child.Process.Kill()
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		if p, ok := readProcess(child.Process.Pid); ok && p.dead() {
 			break
 		}

@@ -66,7 +66,7 @@ func startOne(t *testing.T, target string) (handed []byte, tries int, err error)
 	t.Helper()
 	s, dir, _ := fakeStarter(t, target)
 	secret := session.NewSecret()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	a, err := s.start(ctx, AgentConfig{Job: "job", AgentPart: AgentPart{Name: target}}, secret)
 	if a != nil {

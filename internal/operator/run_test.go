@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func testSpec(s plan.Shape, ppn ...int) RunSpec {
 	return RunSpec{
 		Operator: "ag_gemm", Engine: EngineCPU, Shape: s, World: plan.World{PPN: ppn}, Chunks: 2, Workers: [plan.NumRoles]int{1, 1, 1, 1},
-		Check: true, Warmup: 1, Iters: 3, Seed: 5, WaitTimeout: 20 * time.Second,
+		Check: true, Warmup: 1, Iters: 3, Seed: 5, WaitTimeout: time.Minute,
 	}
 }
 

@@ -116,7 +116,7 @@ func TestHostileMember(t *testing.T) {
 			defer conn.Close()
 			_, _ = conn.Write(data)
 			if data != nil { // the head hangs up
-				_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+				_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
 				if _, err := io.Copy(io.Discard, conn); err != nil && strings.Contains(err.Error(), "timeout") {
 					t.Error("the head keeps listening to nonsense")
 				}

@@ -76,7 +76,7 @@ func (r *rig) agentConfig(node int) AgentConfig {
 
 // dial connects an agent; its link is closed in the end.
 func (r *rig) dial(cfg AgentConfig) (*AgentLink, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	link, err := Dial(ctx, cfg)
 	if err == nil {
@@ -101,7 +101,7 @@ func (r *rig) mustDial(node int) *AgentLink {
 // event returns the next event that is wanted, and fails on one that must not come.
 func (r *rig) event(what string, want func(HeadEvent) bool) HeadEvent {
 	r.t.Helper()
-	timeout := time.After(20 * time.Second)
+	timeout := time.After(time.Minute)
 	for {
 		select {
 		case ev, ok := <-r.head.Events():
@@ -157,7 +157,7 @@ func next(t testing.TB, link *AgentLink) *pb.ToAgent {
 			t.Fatalf("the link ended: %v", link.Err())
 		}
 		return m
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("no message came")
 	}
 	return nil

@@ -71,7 +71,7 @@ func (n *node) attach(t *testing.T, rank int, protocol uint32) (*Rank, error) {
 		}
 	}()
 	t.Cleanup(func() { <-done })
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	r, err := attach(ctx, sockets.RankSession, sockets.RankBroker, "rank-build", protocol)
 	if err == nil {

@@ -128,7 +128,7 @@ func (b *branch) next(t *testing.T) *pb.ToAgent {
 	select {
 	case m := <-b.mine:
 		return m
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("no message came")
 	}
 	return nil

@@ -103,7 +103,7 @@ func open(t *testing.T) (files, maps int) {
 func TestNothingIsLeftOpen(t *testing.T) {
 	t.Run("warm", func(t *testing.T) { openJob(t, agGemm(t, 1, 1, 1), small, options{mapped: true}) }) // the poller's own descriptors
 	files, maps := open(t)
-	for end := time.Now().Add(20 * time.Second); maps > 0 && time.Now().Before(end); files, maps = open(t) {
+	for end := time.Now().Add(time.Minute); maps > 0 && time.Now().Before(end); files, maps = open(t) {
 		runtime.GC() // heaps that ranks of this process shared in tests before go with the collector
 		runtime.Gosched()
 	}
@@ -142,7 +142,7 @@ func litmusWrite(h *heap, rounds int, broken bool) error {
 			fill()
 		}
 		h.flag(0).raise(uint64(r))
-		if _, err := h.await(h.flag(1), uint64(r), 20*time.Second); err != nil {
+		if _, err := h.await(h.flag(1), uint64(r), time.Minute); err != nil {
 			return err
 		}
 		if broken {
@@ -156,7 +156,7 @@ func litmusWrite(h *heap, rounds int, broken bool) error {
 func litmusRead(h *heap, rounds int) (stale int, err error) {
 	data := h.elements(testLayout().landing[0], litmusWords)
 	for r := 1; r <= rounds; r++ {
-		if _, err := h.await(h.flag(0), uint64(r), 20*time.Second); err != nil {
+		if _, err := h.await(h.flag(0), uint64(r), time.Minute); err != nil {
 			return stale, err
 		}
 		for _, w := range data {

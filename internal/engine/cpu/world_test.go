@@ -59,7 +59,7 @@ func openJob(t testing.TB, p *plan.Plan, s plan.Shape, o options) *job {
 	})
 	err := j.each(func(rank int) error {
 		cfg := engine.Config{Rank: rank, Plan: p, Shape: s, DType: o.dtype, Workers: o.workers, Tile: o.tile, Net: o.net,
-			ListenAddr: fmt.Sprintf("127.0.0.%d", 1+p.World.NodeOf(rank)), WaitTimeout: 20 * time.Second, Bootstrap: boot.Rank(rank)}
+			ListenAddr: fmt.Sprintf("127.0.0.%d", 1+p.World.NodeOf(rank)), WaitTimeout: time.Minute, Bootstrap: boot.Rank(rank)}
 		if o.edit != nil {
 			o.edit(rank, &cfg)
 		}

@@ -20,7 +20,7 @@ import (
 func spec(s plan.Shape, ranks int) operator.RunSpec {
 	return operator.RunSpec{
 		Operator: "ag_gemm", Engine: operator.EngineCUDA, Shape: s, World: plan.Uniform(1, ranks), Chunks: 2,
-		Check: true, Warmup: 1, Iters: 3, Seed: 7, WaitTimeout: 20 * time.Second,
+		Check: true, Warmup: 1, Iters: 3, Seed: 7, WaitTimeout: time.Minute,
 	}
 }
 
@@ -161,7 +161,7 @@ func TestALostFlagIsNamed(t *testing.T) {
 
 // An abort from outside ends a run that waits, with the reason.
 func TestAbortEndsAWait(t *testing.T) {
-	instances := openTwo(t, 20*time.Second)
+	instances := openTwo(t, time.Minute)
 	reason := errors.New("the user has had enough")
 	done := make(chan error)
 	go func() { // its peer never comes
