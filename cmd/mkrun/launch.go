@@ -30,6 +30,7 @@ type launchFlags struct {
 	begun        time.Time // when the job was begun; zero: with this process
 	timeout      time.Duration
 	startTimeout time.Duration
+	silence      time.Duration
 	abortGrace   time.Duration
 	grace        time.Duration
 
@@ -155,6 +156,7 @@ func (f *launchFlags) add(cmd *cobra.Command) {
 	f.insightFlags.add(cmd)
 	fs := cmd.PersistentFlags()
 	fs.DurationVar(&f.timeout, "timeout", 0, "end the job this long after the command, e.g. 90s or 2h (0: never)")
+	fs.DurationVar(&f.silence, "silence", 0, fmt.Sprintf("give a node up whose agent has said nothing for so long; an agent that hears nothing ends its ranks after half as long again (default %v, more for very many agents on this host)", launch.DefaultSilence))
 	fs.DurationVar(&f.startTimeout, "start-timeout", launch.DefaultStartTimeout, "end the job if not all ranks were started by then")
 	fs.DurationVar(&f.abortGrace, "abort-grace", launch.DefaultAbortGrace, "between SIGTERM and SIGKILL for the ranks left when one has failed")
 	fs.DurationVar(&f.grace, "grace", launch.DefaultGrace, "between your signal (Ctrl-C) and SIGKILL")
@@ -214,6 +216,9 @@ func (f *launchFlags) job(ctx context.Context) (*launch.Job, error) {
 			return nil, fmt.Errorf("%s %v is negative", d.flag, d.value)
 		}
 	}
+	if f.silence != 0 && f.silence < launch.MinSilence {
+		return nil, fmt.Errorf("--silence %v is less than %v, within which a busy agent may well be silent", f.silence, launch.MinSilence)
+	}
 	var err error
 	dir := f.dir
 	if dir == "" {
@@ -230,7 +235,7 @@ func (f *launchFlags) job(ctx context.Context) (*launch.Job, error) {
 	}
 	job := &launch.Job{
 		ID: id, Dir: dir,
-		Timeout: f.timeout, StartTimeout: f.startTimeout, AbortGrace: f.abortGrace, Grace: f.grace,
+		Silence: f.silence, Timeout: f.timeout, StartTimeout: f.startTimeout, AbortGrace: f.abortGrace, Grace: f.grace,
 	}
 	if f.world.ppn == "gpu" {
 		if f.hosts.named() {

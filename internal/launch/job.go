@@ -10,6 +10,7 @@ import (
 	"encoding/base32"
 	"fmt"
 	"net/netip"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/mkrun/mkrun/internal/plan"
 	"github.com/mkrun/mkrun/internal/ports"
+	"github.com/mkrun/mkrun/internal/session"
 )
 
 // Job is what a user asked for, with everything resolved that can be before anything starts.
@@ -61,6 +63,7 @@ type Job struct {
 
 	Timeout      time.Duration // of the whole job; 0 = none
 	StartTimeout time.Duration // until every rank was started
+	Silence      time.Duration // of an agent, after which its node is given up; 0: DefaultSilence, and more on a crowded host
 	AbortGrace   time.Duration // between SIGTERM and SIGKILL once a peer failed
 	Grace        time.Duration // between a user's signal and SIGKILL
 }
@@ -157,10 +160,29 @@ const Self = "mkrun"
 
 // Defaults of the bounds a job runs under; each has a flag.
 const (
+	DefaultSilence      = session.DefaultSilence
+	MinSilence          = time.Second
 	DefaultStartTimeout = 60 * time.Second
 	DefaultAbortGrace   = 300 * time.Millisecond
 	DefaultGrace        = 10 * time.Second
 )
+
+// crowdedAgents is how many agents a processor of this host may have before their silence means less: they wait for it.
+const crowdedAgents = 8
+
+// silence is how long an agent may say nothing. An agent of this host that dies is seen at once, however long that is.
+func (j *Job) silence() time.Duration {
+	if j.Silence > 0 {
+		return j.Silence
+	}
+	here := 0
+	for _, h := range j.Hosts {
+		if !h.remote() {
+			here++
+		}
+	}
+	return DefaultSilence + time.Duration(max(0, here-crowdedAgents*runtime.NumCPU()))*100*time.Millisecond
+}
 
 // NewID makes a job id: 80 random bits, in letters and digits that survive host names, paths and labels.
 func NewID() (string, error) {

@@ -2,6 +2,8 @@ package launch
 
 import (
 	"bytes"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -225,6 +227,25 @@ func TestWhatIsNotRestarted(t *testing.T) {
 		m.nodeDone(1)
 		if m.restartable() {
 			t.Errorf("%s: it is to be restarted", name)
+		}
+	}
+}
+
+// Agents that crowd this host are given more time before their silence means something; those of other hosts, and a user
+// who says how much, are not.
+func TestSilence(t *testing.T) {
+	crowd := crowdedAgents*runtime.NumCPU() + 20
+	for name, tt := range map[string]struct {
+		job  Job
+		want time.Duration
+	}{
+		"few":    {Job{Hosts: make([]Host, crowd-20)}, DefaultSilence},
+		"many":   {Job{Hosts: make([]Host, crowd)}, DefaultSilence + 2*time.Second},
+		"remote": {Job{Hosts: slices.Repeat([]Host{{By: ReachSSH}}, crowd)}, DefaultSilence},
+		"chosen": {Job{Hosts: make([]Host, crowd), Silence: time.Second}, time.Second},
+	} {
+		if got := tt.job.silence(); got != tt.want {
+			t.Errorf("%s: %v, want %v", name, got, tt.want)
 		}
 	}
 }

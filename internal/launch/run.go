@@ -32,7 +32,6 @@ type Options struct {
 
 	stays    bool              // when the user stops the job: the launcher elsewhere does
 	starters map[Reach]starter // tests start agents in their own way
-	silence  time.Duration     // and may crowd this machine; 0: session.DefaultSilence
 }
 
 // Outcome is how a job ended.
@@ -113,7 +112,7 @@ func run(ctx context.Context, job *Job, opts Options, events *eventLog) (*launch
 		came: make(chan arrival, job.World.Nodes()), events: events, relays: map[int][]string{}, toldAll: map[int]bool{}}
 	l.notices, l.timeout = opts.Output.Notices(), l.timerOf(job.Timeout)
 	l.head, err = session.NewHead(session.HeadConfig{
-		Job: job.ID, Generation: firstGeneration, Secret: l.secret, Nodes: job.World.Nodes(), Radix: job.Radix, Silence: opts.silence, Build: version.Get().BuildID(), Log: opts.Log,
+		Job: job.ID, Generation: firstGeneration, Secret: l.secret, Nodes: job.World.Nodes(), Radix: job.Radix, Silence: job.silence(), Build: version.Get().BuildID(), Log: opts.Log,
 	})
 	if err != nil {
 		return nil, err

@@ -164,10 +164,10 @@ func runSwarm(tb testing.TB, nodes, radix int) *swarm {
 		world.PPN = append(world.PPN, 1)
 	}
 	s := &swarm{nodes: nodes, begin: time.Now(), cpu: cpuTime()}
-	job := &Job{ID: "swarm", World: world, Hosts: hosts, Argv: []string{"true"}, Env: []string{"A=B"}, Dir: "/", Radix: radix, StartTimeout: 2 * time.Minute}
+	job := &Job{ID: "swarm", World: world, Hosts: hosts, Argv: []string{"true"}, Env: []string{"A=B"}, Dir: "/", Radix: radix, Silence: time.Minute, StartTimeout: 2 * time.Minute}
 	out, err := Run(tb.Context(), job, Options{
 		Output: NewOutput(stdio.NewMux(stdio.MuxOptions{Stdout: stdio.Output{Writer: io.Discard}, Stderr: stdio.Output{Writer: io.Discard}, Ranks: nodes}), io.Discard, nil),
-		Log:    slog.New(slog.DiscardHandler), Begin: s.begin, starters: map[Reach]starter{"": s}, silence: time.Minute,
+		Log:    slog.New(slog.DiscardHandler), Begin: s.begin, starters: map[Reach]starter{"": s},
 	})
 	if err != nil {
 		tb.Fatal(err)
