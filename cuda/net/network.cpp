@@ -145,10 +145,21 @@ uint32_t Network::add(const mknet_range& range) {
   r.writable = number == kHeap;
   if (range.fd >= 0 && (r.fd = dup(range.fd)) < 0) fail(MKNET_ERROR_SYSTEM, "keeping the range's descriptor: %s", strerror(errno));
   try {
-    if (proxy_)
-      proxy_->call([&] { add_region(number, r); });
-    else
+    // While the network works, NICs are the proxy's. It must not pin memory, which may wait for kernels that wait for it.
+    const auto by_proxy = [&] { proxy_->call([&] { add_region(number, r); }); };
+    if (!proxy_) {
       add_region(number, r);
+    } else if (bounce_.has_stage()) {
+      by_proxy();
+    } else {
+      try {
+        by_proxy();
+      } catch (const Error& e) {
+        if (!may_bounce(number, r, e)) throw;
+        bounce_.make_stage();
+        by_proxy();
+      }
+    }
   } catch (...) {
     if (r.fd >= 0) close(r.fd);
     throw;
@@ -161,16 +172,19 @@ void Network::add_region(uint32_t number, Region r) {
   try {
     for (const auto& nic : nics_) nic->add_region(number, r);
   } catch (const Error& e) {
-    if (e.code != MKNET_ERROR_UNSUPPORTED || r.memory != MKNET_DEVICE || !device_.given()) throw;
-    if (number == kHeap && !may_bounce_) throw;
+    if (!may_bounce(number, r, e) || (proxy_ && !bounce_.has_stage())) throw;
     add_bounced(number, r, e);
   }
   if (regions_[number].fd >= 0) close(regions_[number].fd);
   regions_[number] = r;
 }
 
+bool Network::may_bounce(uint32_t number, const Region& r, const Error& why) const {
+  return why.code == MKNET_ERROR_UNSUPPORTED && r.memory == MKNET_DEVICE && device_.given() && (number != kHeap || may_bounce_);
+}
+
 void Network::add_bounced(uint32_t number, Region& r, const Error& why) {
-  if (!bounce_.has_stage()) {
+  if (regions_[kStage].base == nullptr) {
     const Region stage = bounce_.make_stage();
     for (const auto& nic : nics_) nic->add_region(kStage, stage);
     regions_[kStage] = stage;

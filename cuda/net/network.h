@@ -36,6 +36,7 @@ class Network {
  private:
   void add_control_memory();
   void add_region(uint32_t number, Region r);
+  bool may_bounce(uint32_t number, const Region& r, const Error& why) const;
   void add_bounced(uint32_t number, Region& r, const Error& why);
   // NICs of both sides that are connected, as (own, peer's).
   std::vector<std::pair<uint32_t, uint32_t>> pair_nics(const std::vector<uint32_t>& theirs) const;

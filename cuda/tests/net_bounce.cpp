@@ -203,10 +203,16 @@ TEST(bounce_mixed) {
 
 // Sources that come while the network works, in the place of others, too.
 TEST(bounce_sources_come_later) {
-  for (const bool no_dma_buf : {false, true}) {
-    fresh().no_dma_buf = no_dma_buf;
-    Devices d(false, [](mknet_desc&) {});
+  // By dma-buf; none of it; and only what comes later has no dma-buf, so that pinned memory is made while the proxy runs.
+  for (const int kind : {0, 1, 2}) {
+    fresh().no_dma_buf = kind == 1;
+    Devices d(false, [&](mknet_desc& s) { s.bounce = kind == 1 ? 1 : 0; });
     CHECK(d.start() == "");
+    {
+      const auto lock = quiet();
+      control().settings.no_dma_buf = kind != 0;
+    }
+    CHECK(d[0].memory.pins() == (kind == 1 ? 2u : 0u));
     for (int i = 0; i < 2; ++i) {
       mknet_range range = range_of(d[0], 16384 + static_cast<uint64_t>(i) * 8192, 8192);
       range.replaces = i == 0 ? 0 : 1 + 2;
@@ -219,6 +225,8 @@ TEST(bounce_sources_come_later) {
     c.region = 2;
     NET_OK([&](mknet_error* e) { return mknet_push(d[0].net, &c, kPatience, nullptr, e); });
     CHECK(d[1].wait(1024, 1) && memcmp(d[1].heap() + 4096, "from here", 10) == 0);
+    const uint64_t pins[] = {0, 2, 1};
+    CHECK(d[0].memory.pins() == pins[kind]);
   }
 }
 
