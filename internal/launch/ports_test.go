@@ -46,12 +46,17 @@ func TestPortLease(t *testing.T) {
 
 // The ranks of the next attempt get another port, unless there is only one.
 func TestAnotherPort(t *testing.T) {
+	pairs := 0
 	for range 20 {
 		first, err := leasePort(t.Context(), ports.Range{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		port := first.port
+		if port == lastPort {
+			first.close()
+			continue
+		}
 		two, err := first.another(t.Context(), ports.Range{First: port, Last: port + 1})
 		if err != nil {
 			t.Fatal(err)
@@ -66,14 +71,15 @@ func TestAnotherPort(t *testing.T) {
 			t.Errorf("of port %d alone, port %d was taken", second, one.port)
 		}
 		if second == port+1 {
-			return
-		}
-		if l, err := tryLease(t.Context(), port+1); err == nil { // else somebody else has it
+			pairs++
+		} else if l, err := tryLease(t.Context(), port+1); err == nil { // else somebody else has it
 			l.close()
-			t.Fatalf("port %d was taken again, though port %d is free", port, port+1)
+			t.Errorf("port %d was taken again, though port %d is free", port, port+1)
 		}
 	}
-	t.Error("no two free ports beside each other")
+	if pairs == 0 {
+		t.Error("no two free ports beside each other")
+	}
 }
 
 func TestEphemeralPorts(t *testing.T) {
