@@ -127,7 +127,7 @@ func runThroughFirst(ctx context.Context, job *Job, opts Options) (*Outcome, err
 		return &Outcome{Cause: (&machine{job: job}).nodeCause(pb.Cause_LAUNCHER, 0, err.Error()), Ended: make([]bool, job.World.Size()), Reports: make([][]byte, job.World.Size())}, nil
 	}
 	defer func() { _ = stdout.Close() }()
-	l := &remoteLauncher{job: job, opts: opts, ssh: a, pipe: headPipe{w: a.stdin, r: bufio.NewReader(stdout)}, timeout: timerOf(job.Timeout, opts.Begin)}
+	l := &remoteLauncher{job: job, opts: opts, ssh: a, pipe: headPipe{w: a.stdin, r: bufio.NewReader(stdout)}, timeout: timerOf(job.Timeout, opts.Begin), endings: endings{within: sameWish}}
 	if opts.Events != nil {
 		l.events = newLaterWriter(opts.Events)
 	}
@@ -143,7 +143,7 @@ type remoteLauncher struct {
 
 	stdin    *stdinSource // nil: not read
 	inputErr error        // of reading it; only pass sets it
-	ending   int          // wishes of the user to end the job; only pass counts them
+	endings  endings      // only pass knows them
 	events   *laterWriter // nil: nobody wants them
 	lacking  error        // why not all events were written
 	timeout  <-chan time.Time
@@ -189,8 +189,8 @@ func (l *remoteLauncher) run(ctx context.Context, order []byte) (*Outcome, error
 		outcome = ended.Outcome
 	}
 	outcome.show(l.opts, ending{
-		signals: l.opts.Signals, ends: l.endsPrograms, late: l.timeout,
-		must: l.ending > 0 || ended == nil || outcome.Cause.GetKind() == pb.Cause_TIMEOUT,
+		signals: l.opts.Signals, ends: l.wishes, late: l.timeout,
+		must: l.endings.count > 0 || ended == nil || outcome.Cause.GetKind() == pb.Cause_TIMEOUT,
 	})
 	if l.events != nil && l.lacking == nil {
 		l.lacking = l.events.close(outputPatience)
@@ -199,6 +199,10 @@ func (l *remoteLauncher) run(ctx context.Context, order []byte) (*Outcome, error
 		outcome.Lacking = l.lacking.Error()
 	}
 	return outcome, nil
+}
+
+func (l *remoteLauncher) wishes(s syscall.Signal) bool {
+	return l.endsPrograms(s) && l.endings.add(s, time.Now())
 }
 
 func (l *remoteLauncher) endsPrograms(s syscall.Signal) bool { return endsPrograms(s, l.opts.Forward) }
@@ -273,26 +277,28 @@ func (l *remoteLauncher) pass(ctx context.Context) {
 			l.ssh.kill()
 			return
 		case sig := <-l.opts.Signals:
-			s, ok := sig.(syscall.Signal)
-			if !ok {
-				continue
-			}
-			if err := l.pipe.sendTo(&pb.ToHead{Kind: &pb.ToHead_Signal{Signal: int32(s)}}); err != nil {
+			if l.passOn(sig, time.Now()) {
 				l.ssh.kill()
 				return
 			}
-			if s == syscall.SIGTSTP {
-				time.Sleep(stopDelay) // the ranks', to stop
-				_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
-			}
-			if l.endsPrograms(s) {
-				if l.ending++; l.ending == 3 {
-					l.ssh.kill()
-					return
-				}
-			}
 		}
 	}
+}
+
+// passOn passes a signal on that came at a time, and reports whether nothing is left but to end the job from here.
+func (l *remoteLauncher) passOn(sig os.Signal, at time.Time) (end bool) {
+	s, ok := sig.(syscall.Signal)
+	if !ok || l.endsPrograms(s) && !l.endings.add(s, at) {
+		return false
+	}
+	if err := l.pipe.sendTo(&pb.ToHead{Kind: &pb.ToHead_Signal{Signal: int32(s)}}); err != nil {
+		return true
+	}
+	if s == syscall.SIGTSTP {
+		time.Sleep(stopDelay) // the ranks', to stop
+		_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+	}
+	return l.endings.count == 3
 }
 
 // Head is the body of a head on the job's first host. It returns the exit status.

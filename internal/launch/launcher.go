@@ -34,11 +34,19 @@ type launcher struct {
 	notices io.Writer    // the user's
 	stdin   *stdinSource // nil: not read
 	started time.Duration
-	signals int // of the user's, that end programs
-	first   syscall.Signal
+	endings endings
 	timeout <-chan time.Time // --timeout
 	giveUp  <-chan time.Time // set once the job has to end
 	stopAt  <-chan time.Time // set once the user wants the job stopped (Ctrl-Z)
+}
+
+func newLauncher(job *Job, m *machine, opts Options) *launcher {
+	l := &launcher{job: job, opts: opts, machine: m, secret: session.NewSecret(), gone: make(chan int, job.World.Nodes()),
+		came: make(chan arrival, job.World.Nodes()), relays: map[int][]string{}, toldAll: map[int]bool{}}
+	if !opts.stays { // the launcher elsewhere passes each wish on once
+		l.endings.within = sameWish
+	}
+	return l
 }
 
 // arrival is the outcome of starting a node's agent.
@@ -102,7 +110,7 @@ func (l *launcher) follow(ctx context.Context) {
 	done := ctx.Done()
 	for {
 		if l.machine.over() {
-			if l.signals > 0 || !l.machine.restartable() {
+			if l.endings.count > 0 || !l.machine.restartable() {
 				return
 			}
 			startTimer, grace, lonely = nil, nil, nil
@@ -137,7 +145,7 @@ func (l *launcher) follow(ctx context.Context) {
 		case node := <-l.gone:
 			orders = l.agentGone(node)
 		case sig := <-l.opts.Signals:
-			orders = l.userSignal(sig)
+			orders = l.userSignal(sig, time.Now())
 			if grace == nil && l.machine.cause != nil {
 				grace = time.After(l.job.Grace)
 			}

@@ -108,8 +108,8 @@ func run(ctx context.Context, job *Job, opts Options, events *eventLog) (*launch
 	if err != nil {
 		return nil, err
 	}
-	l := &launcher{job: job, opts: opts, machine: m, secret: session.NewSecret(), gone: make(chan int, job.World.Nodes()),
-		came: make(chan arrival, job.World.Nodes()), events: events, relays: map[int][]string{}, toldAll: map[int]bool{}}
+	l := newLauncher(job, m, opts)
+	l.events = events
 	l.notices, l.timeout = opts.Output.Notices(), l.timerOf(job.Timeout)
 	l.head, err = session.NewHead(session.HeadConfig{
 		Job: job.ID, Generation: firstGeneration, Secret: l.secret, Nodes: job.World.Nodes(), Radix: job.Radix, Silence: job.silence(), Build: version.Get().BuildID(), Log: opts.Log,
@@ -147,8 +147,8 @@ func (l *launcher) outcome() *Outcome {
 		out.Cause.Rank = int32(l.job.Number(int(out.Cause.GetRank())))
 	}
 	out.show(l.opts, ending{
-		signals: l.opts.Signals, ends: l.endsPrograms, late: l.timeout,
-		must: l.signals > 0 || out.Cause.GetKind() == pb.Cause_TIMEOUT,
+		signals: l.opts.Signals, ends: l.wishes, late: l.timeout,
+		must: l.endings.count > 0 || out.Cause.GetKind() == pb.Cause_TIMEOUT,
 	})
 	if l.machine.preflight != nil {
 		out.Checks = l.machine.preflight.checks

@@ -32,11 +32,11 @@ func ParseSignals(names []string) ([]syscall.Signal, error) {
 	return list, nil
 }
 
-// userSignal passes a signal on. The first one that ends programs gives the ranks their grace, the next one is SIGTERM to
-// those that are left, the third SIGKILL.
-func (l *launcher) userSignal(sig os.Signal) []order {
+// userSignal passes a signal on that came at a time. The first one that ends programs gives the ranks their grace, the
+// next one is SIGTERM to those that are left, the third SIGKILL.
+func (l *launcher) userSignal(sig os.Signal, at time.Time) []order {
 	s, ok := sig.(syscall.Signal)
-	if !ok {
+	if !ok || l.endsPrograms(s) && !l.endings.add(s, at) {
 		return nil
 	}
 	l.events.write(Event{Event: "signal", Signal: int(s)})
@@ -52,10 +52,8 @@ func (l *launcher) userSignal(sig os.Signal) []order {
 	case !l.endsPrograms(s):
 		return l.machine.signal(int(s))
 	}
-	l.signals++
 	switch {
-	case l.signals == 1:
-		l.first = s
+	case l.endings.count == 1:
 		if !l.machine.starting {
 			fmt.Fprintf(l.notices, "mkrun: %v: no rank was started yet; the job ends\n", sig)
 			return l.machine.interrupt(s)
@@ -66,13 +64,18 @@ func (l *launcher) userSignal(sig os.Signal) []order {
 		}
 		fmt.Fprintf(l.notices, "mkrun: %v: passed on to %s, which have %v to end (%s)\n", sig, l.machine.alive(), l.job.Grace, next)
 		return l.machine.interrupt(s)
-	case l.signals == 2 && l.first != syscall.SIGTERM && l.machine.starting:
+	case l.endings.count == 2 && l.endings.first != syscall.SIGTERM && l.machine.starting:
 		fmt.Fprintf(l.notices, "mkrun: %v again: SIGTERM to %s\n", sig, l.machine.alive())
 		return l.machine.signal(int(syscall.SIGTERM))
 	}
 	fmt.Fprintf(l.notices, "mkrun: %v once more: SIGKILL to %s\n", sig, l.machine.alive())
 	l.giveUp = time.After(killLimit)
 	return l.machine.kill()
+}
+
+// wishes reports whether a signal that comes now is another wish of the user to end.
+func (l *launcher) wishes(s syscall.Signal) bool {
+	return l.endsPrograms(s) && l.endings.add(s, time.Now())
 }
 
 func (l *launcher) endsPrograms(s syscall.Signal) bool { return endsPrograms(s, l.opts.Forward) }

@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"bytes"
 	"io"
 	"log/slog"
 	"os"
@@ -49,20 +50,97 @@ func TestInterruptDuringChecks(t *testing.T) {
 		m.factsFrom(node, []byte(`{"master_port":4711}`))
 	}
 	var notices strings.Builder
+	now := time.Unix(1000, 0)
 	l := &launcher{job: m.job, machine: m, notices: &notices, opts: Options{Log: slog.New(slog.NewTextHandler(io.Discard, nil))}}
-	if orders := l.userSignal(os.Interrupt); len(orders) != 1 || orders[0].msg.GetAbort() == nil || m.cause.GetKind() != pb.Cause_USER_SIGNAL {
+	if orders := l.userSignal(os.Interrupt, now); len(orders) != 1 || orders[0].msg.GetAbort() == nil || m.cause.GetKind() != pb.Cause_USER_SIGNAL {
 		t.Errorf("orders %v, cause %v, want an abort by the user", orders, m.cause)
 	}
 	if want := "mkrun: interrupt: no rank was started yet; the job ends\n"; notices.String() != want {
 		t.Errorf("it says %q, want %q", notices.String(), want)
 	}
-	now := time.Unix(1000, 0)
 	for node := range m.nodes {
 		if orders := m.checked(node, answerOf(t, now, 0, checkReport{}), now); orders != nil {
 			t.Errorf("orders %v after the user ended the job", orders)
 		}
 	}
-	if orders := l.userSignal(os.Interrupt); len(orders) != 1 || orders[0].msg.GetShutdown() == nil {
+	if orders := l.userSignal(os.Interrupt, now.Add(time.Second)); len(orders) != 1 || orders[0].msg.GetShutdown() == nil {
 		t.Errorf("orders %v, want an end without grace: no rank could heed SIGTERM", orders)
+	}
+}
+
+// P37, P38: what ends a process and its group signals mkrun twice at once, which is one wish; a person's second one, and
+// a third, still count. A head elsewhere hears each wish once, however close they arrive.
+func TestP37SameSignalTwiceAtOnceIsOneWish(t *testing.T) {
+	type heard struct {
+		sig   syscall.Signal
+		after time.Duration // since the first
+	}
+	const ms = time.Millisecond
+	for name, c := range map[string]struct {
+		stays bool
+		heard []heard
+		want  string // what was done at each: i passed on with grace, t SIGTERM, k SIGKILL, - nothing
+	}{
+		"process and group":     {heard: []heard{{syscall.SIGTERM, 0}, {syscall.SIGTERM, 100 * time.Microsecond}}, want: "i-"},
+		"group a little later":  {heard: []heard{{syscall.SIGTERM, 0}, {syscall.SIGTERM, 199 * ms}}, want: "i-"},
+		"once more":             {heard: []heard{{syscall.SIGTERM, 0}, {syscall.SIGTERM, ms}, {syscall.SIGTERM, 200 * ms}}, want: "i-k"},
+		"Ctrl-C three times":    {heard: []heard{{syscall.SIGINT, 0}, {syscall.SIGINT, 300 * ms}, {syscall.SIGINT, 600 * ms}}, want: "itk"},
+		"Ctrl-C held down":      {heard: []heard{{syscall.SIGINT, 0}, {syscall.SIGINT, 150 * ms}, {syscall.SIGINT, 300 * ms}, {syscall.SIGINT, 450 * ms}}, want: "i-t-"},
+		"another signal counts": {heard: []heard{{syscall.SIGINT, 0}, {syscall.SIGTERM, ms}}, want: "it"},
+		"both twice":            {heard: []heard{{syscall.SIGINT, 0}, {syscall.SIGINT, ms}, {syscall.SIGTERM, 2 * ms}, {syscall.SIGTERM, 3 * ms}}, want: "i-t-"},
+		"at a head elsewhere":   {stays: true, heard: []heard{{syscall.SIGINT, 0}, {syscall.SIGINT, ms}, {syscall.SIGINT, 2 * ms}}, want: "itk"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := testMachine(t, 1, 1)
+			for node := range m.nodes {
+				m.hello(node, helloOf(node))
+				m.factsFrom(node, []byte(`{"master_port":4711}`))
+			}
+			l := newLauncher(m.job, m, Options{stays: c.stays})
+			l.notices = io.Discard
+			got := ""
+			for _, h := range c.heard {
+				switch orders := l.userSignal(h.sig, time.Unix(1000, 0).Add(h.after)); {
+				case len(orders) == 0:
+					got += "-"
+				case orders[0].msg.GetShutdown() != nil:
+					got += "k"
+				case l.endings.count == 1 && orders[0].msg.GetSignal().GetNumber() == int32(h.sig):
+					got += "i"
+				case orders[0].msg.GetSignal().GetNumber() == int32(syscall.SIGTERM):
+					got += "t"
+				default:
+					t.Fatalf("unexpected orders %v", orders)
+				}
+			}
+			if got != c.want {
+				t.Errorf("it did %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+// The launcher of a job whose head is elsewhere passes each wish on once, and ends the job itself at the third.
+func TestP37RemoteLauncherPassesEachWishOnce(t *testing.T) {
+	var sent bytes.Buffer
+	l := &remoteLauncher{pipe: headPipe{w: &sent}, endings: endings{within: sameWish}}
+	at := time.Unix(1000, 0)
+	for i, wish := range []struct {
+		sig       syscall.Signal
+		after     time.Duration
+		end, sent bool
+	}{
+		{syscall.SIGTERM, 0, false, true},
+		{syscall.SIGTERM, time.Millisecond, false, false},
+		{syscall.SIGUSR1, time.Millisecond, false, true},
+		{syscall.SIGUSR1, time.Millisecond, false, true},
+		{syscall.SIGTERM, time.Second, false, true},
+		{syscall.SIGTERM, 2 * time.Second, true, true},
+	} {
+		sent.Reset()
+		end := l.passOn(wish.sig, at.Add(wish.after))
+		if end != wish.end || (sent.Len() > 0) != wish.sent {
+			t.Errorf("signal %d (%v after %v): end %v, %d bytes sent", i, wish.sig, wish.after, end, sent.Len())
+		}
 	}
 }
