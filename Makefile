@@ -52,7 +52,7 @@ test-race: net
 	go run ./internal/citest -race $(TEST_FLAGS) $(PKGS)
 
 .PHONY: test-hosts
-test-hosts: ## tests on four hosts, made of network namespaces (needs root)
+test-hosts: net ## tests on four hosts, made of network namespaces (needs root)
 	@scripts/setup.sh testbed
 	go run ./internal/citest -tags testbed -timeout 5m ./internal/e2e
 

@@ -3,6 +3,7 @@
 # otherwise it names them. Does nothing, and asks no network, when all is there.
 #
 #   scripts/setup.sh build   Go, a C compiler with the C library's headers, make, git
+#   scripts/setup.sh net     libfabric with its headers, for the tests of the inter-node path (goes on without)
 #   scripts/setup.sh lint    shellcheck (goes on without)
 #   scripts/setup.sh pictures a browser without a screen, for the tests that look at pictures
 #   scripts/setup.sh testbed what scripts/testbed.sh makes hosts of: network namespaces, sshd, packet filter; MPICH, Slurm
@@ -42,6 +43,7 @@ check_go() {
   fi
 }
 
+have_libfabric() { PATH=$PATH:/sbin ldconfig -p | grep libfabric.so.1; }
 have_browser() { command -v chromium-headless-shell || command -v chromium || command -v chromium-browser || command -v google-chrome; }
 have_font() { find /usr/share/fonts /usr/local/share/fonts -name '*.ttf' -print -quit | grep .; }
 
@@ -75,6 +77,11 @@ case ${1:-build} in
     install_missing
     check_go
     ;;
+  net)
+    need libfabric1 have_libfabric
+    need libfabric-dev test -e /usr/include/rdma/fabric.h
+    install_missing || say "going on without"
+    ;;
   lint)
     need shellcheck command -v shellcheck
     install_missing || say "going on without"
@@ -94,6 +101,7 @@ case ${1:-build} in
     need libmpich-dev test -e /usr/include/x86_64-linux-gnu/mpich/mpi.h -o -e /usr/include/mpich/mpi.h
     need slurm-wlm command -v slurmctld
     need munge command -v munged
+    need libfabric1 have_libfabric
     install_missing
     ;;
   contenders)
@@ -108,7 +116,7 @@ case ${1:-build} in
     install_missing
     ;;
   *)
-    say "unknown group \"$1\"; known: build, lint, pictures, testbed, contenders, cuda"
+    say "unknown group \"$1\"; known: build, net, lint, pictures, testbed, contenders, cuda"
     exit 2
     ;;
 esac

@@ -12,6 +12,7 @@
 #   scripts/testbed.sh drop-in DIR HOST    no host can connect to this one, as behind NAT
 #   scripts/testbed.sh slow DIR HOST RATE  limit what the host sends, e.g. 1mbit
 #   scripts/testbed.sh only-ports DIR HOST FIRST-LAST   let nothing in but ssh and these ports
+#   scripts/testbed.sh drop-port DIR HOST PORT   drop what comes over TCP to a port, of connections that stand too
 #   scripts/testbed.sh no-ipv4 DIR HOST    take the host's IPv4 address away
 #   scripts/testbed.sh drop-ssh DIR HOST   drop all packets to the host's sshd: connections hang
 #   scripts/testbed.sh stop-sshd DIR HOST  no sshd: connections are refused
@@ -148,7 +149,7 @@ heal() {
   [ -s "$DIR/$1/sshd.pid" ] || start_sshd "$1"
 }
 
-[ $# -ge 2 ] || die "usage: testbed.sh up|down|exec|pids|cut|heal|udp-block|drop-in|only-ports|no-ipv4|slow|drop-ssh|stop-sshd DIR [HOST] ..."
+[ $# -ge 2 ] || die "usage: testbed.sh up|down|exec|pids|cut|heal|udp-block|drop-in|only-ports|drop-port|no-ipv4|slow|drop-ssh|stop-sshd DIR [HOST] ..."
 command=$1
 DIR=$(realpath -m "$2")
 shift 2
@@ -171,6 +172,7 @@ case $command in
     drop "$1" ct state new meta l4proto tcp tcp dport != "{ 22, $2 }"
     ip netns exec "$(ns "$1")" nft "add rule inet mkrun in iifname eth0 meta l4proto udp udp dport != $2 drop"
     ;;
+  drop-port) drop "$1" tcp dport "$2" ;;
   no-ipv4) ip -n "$(ns "$1")" addr del "$NET.${1#h}/24" dev eth0 ;;
   slow) ip netns exec "$(ns "$1")" tc qdisc replace dev eth0 root tbf rate "$2" burst 16kb latency 400ms ;;
   drop-ssh) drop "$1" tcp dport 22 ;;

@@ -102,7 +102,7 @@ typedef struct mknet_emu {
 typedef struct mknet_rdma {
   const char* devices;     /* NIC names in rail order, separated by commas, each NAME or NAME:PORT; NULL: all that are active */
   const char* library;     /* libibverbs to load; NULL: libibverbs.so.1 at the usual places */
-  const char* efa_home;    /* EFA installation whose lib folders are searched first; NULL: none */
+  const char* efa_home;    /* EFA installation whose lib folders are searched first, by ofi too; NULL: none */
   uint32_t gid;            /* RoCE: 1 + index in the GID table; 0: chosen by type and address */
   uint32_t gid_family;     /* 4 or 6: wanted address family of the GID; 0: IPv4 if there is one */
   uint32_t mtu;            /* largest path MTU in bytes: 256, 512, 1024, 2048, 4096; 0: what both ports have */
@@ -117,10 +117,15 @@ typedef struct mknet_rdma {
   uint32_t rnr_retries;    /* when a peer has no receive posted: 1 to 6, 7: until the command's time is over; 0: 6 */
 } mknet_rdma;
 
+/* ofi: which of libfabric's providers. NULL or 0: chosen. */
 typedef struct mknet_ofi {
-  const char* provider; /* NULL: the first that can write with immediate data; "tcp", ... */
-  const char* address;  /* of this host, for providers over IP; NULL: the provider's choice */
+  const char* provider; /* "tcp", "efa", "verbs;ofi_rxm", ...; NULL: the first with NICs, else tcp */
+  const char* devices;  /* domains (NICs) in rail order, separated by commas; NULL: all NICs, or the one at `address` */
+  const char* address;  /* of this host, for providers over IP that are no NICs; NULL: the provider's choice */
   const char* library;  /* libfabric to load; NULL: libfabric.so.1 at the usual places */
+  uint32_t first_port, last_port; /* where providers over IP that are no NICs listen; 0: anywhere */
+  uint32_t hardware;    /* 1: NICs only, no provider in software */
+  uint32_t reserved;
 } mknet_ofi;
 
 typedef struct mknet_desc {

@@ -2,6 +2,7 @@
 
 #include "net/control.h"
 #include "net/emu.h"
+#include "net/ofi.h"
 #include "net/verbs.h"
 
 namespace mk::net {
@@ -23,7 +24,8 @@ std::vector<std::unique_ptr<Nic>> open_nics(const mknet_desc& desc, const Device
   const std::string name = desc.backend;
   if (name == "emu") return open_emu(desc, device);
   if (name == "ibverbs") return open_verbs(desc);
-  fail(MKNET_ERROR_UNSUPPORTED, "unknown network backend \"%s\"; known: emu, ibverbs", name.c_str());
+  if (name == "ofi") return open_ofi(desc);
+  fail(MKNET_ERROR_UNSUPPORTED, "unknown network backend \"%s\"; known: emu, ibverbs, ofi", name.c_str());
 }
 
 }  // namespace mk::net

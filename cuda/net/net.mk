@@ -8,7 +8,7 @@ NET_SOURCES := $(wildcard cuda/net/*.cpp)
 NET_OBJECTS := $(NET_SOURCES:cuda/%.cpp=$(NET_OUT)/%.o)
 NET_TEST_SOURCES := $(wildcard cuda/tests/net_*.cpp) cuda/tests/host_main.cpp
 
-.PHONY: net net-test
+.PHONY: net net-test ofi-layout
 net: $(NET_LIB) $(NET_OUT)/fakeverbs.so ## build the inter-node path, build/libmknet.so (needs no GPU and no NIC)
 
 $(NET_OUT)/%.o: cuda/%.cpp $(NET_HEADERS)
@@ -37,12 +37,20 @@ $(NET_OUT)/$(1)/%.o: cuda/%.cpp $(NET_HEADERS)
 $(NET_OUT)/fakeverbs-$(1).so: cuda/tests/fake/verbs.cpp cuda/tests/fake/verbs.h $(NET_HEADERS)
 	@mkdir -p $$(@D)
 	$(CXX) $(NET_CHECKED) -fPIC -shared $(NET_SANITIZE_$(1)) $$< -o $$@
+$(NET_OUT)/fakefabric-$(1).so: $(wildcard cuda/tests/fake/ofi/*) $(NET_HEADERS)
+	@mkdir -p $$(@D)
+	$(CXX) $(NET_CHECKED) -fPIC -shared $(NET_SANITIZE_$(1)) cuda/tests/fake/ofi/fabric.cpp -Wl,--version-script=cuda/tests/fake/ofi/fabric.map -o $$@
 $(NET_OUT)/tests-$(1): $(patsubst cuda/%.cpp,$(NET_OUT)/$(1)/%.o,$(NET_SOURCES) $(NET_TEST_SOURCES))
 	$(CXX) $(NET_SANITIZE_$(1)) $$^ -o $$@ -ldl -lpthread
 endef
 $(eval $(call net_checked,memory))
 $(eval $(call net_checked,thread))
 
-net-test: $(foreach s,memory thread,$(NET_OUT)/tests-$(s) $(NET_OUT)/fakeverbs-$(s).so) ## test the inter-node path (needs no GPU and no NIC)
+net-test: $(foreach s,memory thread,$(NET_OUT)/tests-$(s) $(NET_OUT)/fakeverbs-$(s).so $(NET_OUT)/fakefabric-$(s).so) ofi-layout ## test the inter-node path (needs no GPU and no NIC)
 	$(NET_OUT)/tests-memory
 	$(NET_OUT)/tests-thread
+
+# Our declarations of libfabric against its headers.
+ofi-layout:
+	@scripts/setup.sh net
+	$(if $(wildcard /usr/include/rdma/fabric.h),$(CXX) -std=c++17 -Wall -Wextra -Icuda -Wno-enum-compare -fsyntax-only cuda/tests/ofi_layout.cpp,@echo libfabric-dev is not installed)

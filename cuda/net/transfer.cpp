@@ -161,11 +161,12 @@ void Transfer::look_for_trouble() {
   if (oldest_ == next_) return;
   const UnderWay& u = under_way(oldest_);
   if (now - u.started_ns < s_.timeout_ns) return;
+  const std::string way = s_.nics.size() > 1 ? format("and %zu other NICs", s_.nics.size() - 1) : "(" + s_.nics[0]->path(u.command.peer, 0) + ")";
   fail(MKNET_ERROR_TIMEOUT,
-       "rank %u: %s to rank %u over %s is not complete after %.3g s: %" PRIu64 " of its writes are missing (%u x %" PRIu64
+       "rank %u: %s to rank %u over %s %s is not complete after %.3g s: %" PRIu64 " of its writes are missing (%u x %" PRIu64
        " bytes, flag %" PRIu64 "); %" PRIu64 " commands are under way",
        s_.rank, u.probe_lane >= 0 ? "the probe" : format("command %" PRIu64, u.position).c_str(), u.command.peer,
-       s_.nics[0]->properties().name.c_str(), static_cast<double>(now - u.started_ns) / 1e9, u.pending, u.command.rows,
+       s_.nics[0]->properties().name.c_str(), way.c_str(), static_cast<double>(now - u.started_ns) / 1e9, u.pending, u.command.rows,
        u.command.bytes, u.command.flag, next_ - oldest_);
 }
 

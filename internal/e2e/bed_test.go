@@ -17,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/mkrun/mkrun/internal/mknet"
 )
 
 // bed is the test bed that all tests share: hosts h1 to h4, of which h1 launches.
@@ -54,6 +56,13 @@ func testMain(m *testing.M) int {
 		}
 	}
 	bed.build, bed.foreign = "v1.0.0-test", "v0.9.0-other"
+	library, err := os.ReadFile("../../build/" + mknet.Library)
+	if err != nil {
+		return fail("reading what `make net` builds", err, nil)
+	}
+	if err := os.WriteFile(filepath.Join(dir, mknet.Library), library, 0o600); err != nil {
+		return fail("copying it", err, nil)
+	}
 	if out, err := exec.Command(bed.script, "up", bed.dir, fmt.Sprint(len(hosts))).CombinedOutput(); err != nil {
 		return fail("making the test bed (root and `scripts/setup.sh testbed` are needed)", err, out)
 	}

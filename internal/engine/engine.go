@@ -3,6 +3,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -15,9 +16,10 @@ import (
 // Net says what carries bytes between nodes, and describes the emulated link of the backends tcp and emu. Zero values
 // mean tcp, as fast as the host is, in order.
 type Net struct {
-	Backend      string        `json:"backend,omitempty"` // auto, ibverbs, emu or tcp; "" = tcp
-	Devices      string        `json:"devices,omitempty"` // NICs in rail order, separated by commas; "" = all that can be used
-	GID          int           `json:"gid,omitempty"`     // 1 + index in the GID table of a RoCE NIC; 0 = chosen
+	Backend      string        `json:"backend,omitempty"`  // auto, ibverbs, ofi, emu or tcp; "" = tcp
+	Devices      string        `json:"devices,omitempty"`  // NICs in rail order, separated by commas; "" = all that can be used
+	Provider     string        `json:"provider,omitempty"` // of libfabric, for ofi; "" = chosen
+	GID          int           `json:"gid,omitempty"`      // 1 + index in the GID table of a RoCE NIC; 0 = chosen
 	RDMA         RDMA          `json:"rdma,omitzero"`
 	BandwidthGBs float64       `json:"bandwidth_gbs"` // per rank and direction, GB/s (1e9 bytes)
 	Latency      time.Duration `json:"latency"`       // added to every message
@@ -76,6 +78,9 @@ type Config struct {
 	WaitTimeout time.Duration // bound of every single wait for a flag or a peer
 	Bootstrap   Bootstrap
 }
+
+// Host is the address where a rank takes connections of other nodes.
+func (c *Config) Host() string { return cmp.Or(c.ListenAddr, "127.0.0.1") }
 
 // Bootstrap connects the ranks of a job before their engines can talk to each other. The session
 // implements it for launched ranks; tests and the in-process mode implement it in memory.

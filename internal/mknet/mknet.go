@@ -13,7 +13,7 @@ import (
 const Library = "libmknet.so"
 
 // Preferred are the backends that "auto" tries, in this order.
-var Preferred = []string{"ibverbs"}
+var Preferred = []string{"ibverbs", "ofi"}
 
 // Options describe a rank's network; see mknet_desc in cuda/include/mknet.h.
 type Options struct {
@@ -25,6 +25,7 @@ type Options struct {
 	Rails       string        // number of each NIC's rail, as in "2,3"; "": their positions
 	Emu         Emu
 	RDMA        RDMA
+	OFI         OFI
 }
 
 // Emu is the link that the backend emu emulates.
@@ -42,6 +43,7 @@ type Emu struct {
 type RDMA struct {
 	Devices      string // NICs in rail order, separated by commas, each NAME or NAME:PORT
 	Library      string // libibverbs to load
+	EFAHome      string // EFA installation whose libraries are found first, libfabric too
 	GID          int    // 1 + index in the GID table
 	QueuePairs   int    // per peer and NIC
 	MTU          int    // largest path MTU in bytes
@@ -51,6 +53,16 @@ type RDMA struct {
 	Retries      int
 	RNRRetries   int
 	Relaxed      bool // ordering of data
+}
+
+// OFI says which of libfabric's providers carries the backend ofi. Zero values: chosen.
+type OFI struct {
+	Provider            string // as in fi_info -l
+	Devices             string // domains in rail order, separated by commas
+	Address             string // of this host, for providers over IP that are no NICs
+	Library             string // libfabric to load
+	FirstPort, LastPort int    // where such providers listen; 0: anywhere
+	Hardware            bool   // NICs only, no provider in software
 }
 
 // Command is a write of rows x bytes from a region to a peer's heap, and the flag that follows; see mknet_command.

@@ -101,6 +101,7 @@ func (o *Options) describe(t *texts) *C.mknet_desc {
 	d.emu.seed = C.uint64_t(o.Emu.Seed)
 	d.rdma.devices = t.c(o.RDMA.Devices)
 	d.rdma.library = t.c(o.RDMA.Library)
+	d.rdma.efa_home = t.c(o.RDMA.EFAHome)
 	d.rdma.gid = C.uint32_t(o.RDMA.GID)
 	d.rdma.qps = C.uint32_t(o.RDMA.QueuePairs)
 	d.rdma.traffic_class = C.uint32_t(o.RDMA.TrafficClass)
@@ -111,6 +112,14 @@ func (o *Options) describe(t *texts) *C.mknet_desc {
 	d.rdma.rnr_retries = C.uint32_t(o.RDMA.RNRRetries)
 	if o.RDMA.Relaxed {
 		d.rdma.relaxed = 1
+	}
+	d.ofi.provider = t.c(o.OFI.Provider)
+	d.ofi.devices = t.c(o.OFI.Devices)
+	d.ofi.address = t.c(o.OFI.Address)
+	d.ofi.library = t.c(o.OFI.Library)
+	d.ofi.first_port, d.ofi.last_port = C.uint32_t(o.OFI.FirstPort), C.uint32_t(o.OFI.LastPort)
+	if o.OFI.Hardware {
+		d.ofi.hardware = 1
 	}
 	return d
 }

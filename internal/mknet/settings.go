@@ -3,6 +3,7 @@ package mknet
 import (
 	"fmt"
 	"math"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -18,7 +19,7 @@ const (
 
 // OptionsFor are a rank's settings for a backend: what was asked for, else the NICs near the rank.
 func OptionsFor(cfg engine.Config, backend string, job uint64) (Options, error) {
-	o := Options{Backend: backend, Rank: cfg.Rank, World: cfg.Plan.World.Size(), Job: job, Timeout: cfg.WaitTimeout, CPUs: cfg.NICs.ProxyCPUs}
+	o := Options{Backend: backend, Rank: cfg.Rank, World: cfg.Plan.World.Size(), Job: job, Timeout: commandTime(cfg.WaitTimeout), CPUs: cfg.NICs.ProxyCPUs}
 	r := cfg.Net.RDMA
 	o.RDMA = RDMA{
 		Devices: cfg.Net.Devices, GID: cfg.Net.GID, QueuePairs: r.QueuePairs, MTU: r.MTU, TrafficClass: r.TrafficClass, ServiceLevel: r.ServiceLevel,
@@ -38,12 +39,24 @@ func OptionsFor(cfg engine.Config, backend string, job uint64) (Options, error) 
 			return o, err
 		}
 	}
+	o.RDMA.EFAHome = os.Getenv("EFA_HOME")
+	o.OFI = OFI{
+		Provider: cfg.Net.Provider, Devices: cfg.Net.Devices, Address: cfg.Host(),
+		FirstPort: cfg.Ports.First, LastPort: cfg.Ports.Last, Hardware: cfg.Net.Backend == "auto",
+	}
+	if backend == "ofi" {
+		o.Rails = "" // they are those of RDMA devices; libfabric's NICs have other names
+	}
 	o.Emu = Emu{Bandwidth: cfg.Net.BandwidthGBs * 1e9, Latency: cfg.Net.Latency, Unordered: cfg.Net.Reorder, Seed: cfg.Net.Seed}
 	if cfg.Net.Reorder {
 		o.Emu.Jitter, o.Emu.Piece = maxJitter, maxReordered
 	}
 	return o, nil
 }
+
+// commandTime is what a command may take of the time of a wait: the network says which way failed before someone who waits
+// for what it should have brought, or for its end, says no more than that.
+func commandTime(wait time.Duration) time.Duration { return wait / 4 * 3 }
 
 const (
 	defaultRetries = 6

@@ -25,7 +25,7 @@ import (
 const NetAuto = "auto"
 
 // Nets are the values of --net; "" is tcp.
-var Nets = []string{"", NetAuto, "ibverbs", "emu", "tcp"}
+var Nets = []string{"", NetAuto, "ibverbs", "ofi", "emu", "tcp"}
 
 // rdmaNets are the backends whose queue pairs can be set up as asked.
 var rdmaNets = []string{NetAuto, "ibverbs"}
@@ -128,8 +128,10 @@ func (s RunSpec) Validate() error {
 		return fmt.Errorf("a bandwidth of %v GB/s cannot be emulated; give 0 (no limit) or %v to %v", s.Net.BandwidthGBs, minBandwidth, float64(maxBandwidth))
 	case !slices.Contains(Nets, s.Net.Backend):
 		return fmt.Errorf("--net %s: there are %s", s.Net.Backend, strings.Join(Nets[1:], ", "))
-	case s.Net.Backend == "ibverbs" && (s.Net.BandwidthGBs != 0 || s.Net.Latency != 0 || s.Net.Reorder):
+	case (s.Net.Backend == "ibverbs" || s.Net.Backend == "ofi") && (s.Net.BandwidthGBs != 0 || s.Net.Latency != 0 || s.Net.Reorder):
 		return fmt.Errorf("--net %s is a real network; bandwidth, latency and order are emulated with emu and tcp", s.Net.Backend)
+	case s.Net.Provider != "" && s.Net.Backend != "ofi":
+		return fmt.Errorf("--net-provider %s names a provider of libfabric, which --net ofi uses", s.Net.Provider)
 	case s.Net.GID < 0 || s.Net.GID > 256:
 		return fmt.Errorf("there is no GID %d", s.Net.GID-1)
 	case s.Net.RDMA != (engine.RDMA{}) && !slices.Contains(rdmaNets, s.Net.Backend):

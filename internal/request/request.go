@@ -160,7 +160,7 @@ func (r Request) ResolvePlan() (*Resolved, error) {
 	fabric := ""
 	if r.World.Nodes() > 1 {
 		out.Net, fabric = "tcp", "tcp"
-		if r.Net.Backend == "ibverbs" || r.Net.Backend == "emu" {
+		if r.Net.Backend == "ibverbs" || r.Net.Backend == "ofi" || r.Net.Backend == "emu" {
 			out.Net, fabric = r.Net.Backend, r.Net.Backend
 		}
 		if out.Engine == operator.EngineCUDA && out.Net == "tcp" && (r.Net.Backend == "" || r.Net.Backend == operator.NetAuto) {

@@ -97,6 +97,19 @@ func TestFabricOverNICs(t *testing.T) {
 	}
 }
 
+// haveOFI reports whether libfabric is here. Where tests must not be left out, its lack is a failure.
+func haveOFI(t *testing.T) bool {
+	t.Helper()
+	if _, err := mknet.Usable(mknet.Options{Backend: "ofi", World: 1}); err != nil {
+		t.Logf("without ofi: %v", err)
+		if os.Getenv("CI") != "" {
+			t.Error("scripts/setup.sh net installs libfabric")
+		}
+		return false
+	}
+	return true
+}
+
 // The same bits over every network that can run here, over several epochs, for all operators.
 func TestFabricGivesTheBitsOfTCP(t *testing.T) {
 	needLibrary(t)
@@ -104,6 +117,9 @@ func TestFabricGivesTheBitsOfTCP(t *testing.T) {
 		"emu":           {Backend: "emu"},
 		"emu slow":      {Backend: "emu", BandwidthGBs: 0.5, Latency: 50 * time.Microsecond},
 		"emu unordered": {Backend: "emu", Reorder: true, Seed: 7},
+	}
+	if haveOFI(t) {
+		nets["ofi"] = engine.Net{Backend: "ofi", Provider: "tcp"}
 	}
 	s := plan.Shape{M: 150, N: 72, K: 64}
 	for operator := range makers {
@@ -199,11 +215,29 @@ func TestFabricAbort(t *testing.T) {
 	}
 }
 
+// What takes too long in the network is the network's to tell: a command's time is over before anyone's who waits for it.
+func TestFabricTellsWhichWayFailed(t *testing.T) {
+	needLibrary(t)
+	err := openFails(t, agGemm(t, 1, 1, 1), false, func(_ int, cfg *engine.Config) {
+		cfg.Net = engine.Net{Backend: "emu", Latency: time.Hour}
+		cfg.WaitTimeout = 2 * time.Second
+	})
+	if err == nil || !strings.Contains(err.Error(), "the probe to rank 1 over emu 0 (process ") || !strings.Contains(err.Error(), ") is not complete after 1.5") {
+		t.Errorf("ranks said: %v", err)
+	}
+}
+
 func TestFabricNames(t *testing.T) {
 	needLibrary(t)
 	j := openJob(t, agGemm(t, 1, 1, 1), small, options{net: engine.Net{Backend: "emu"}})
 	if name, why := j.ranks[0].(engine.Networked).Network(); name != "emu" || !strings.HasPrefix(why, "asked for; emu: emu 0: ordered link") {
 		t.Errorf("network %q, %q", name, why)
+	}
+	if haveOFI(t) {
+		j = openJob(t, agGemm(t, 1, 1, 1), small, options{net: engine.Net{Backend: "ofi"}})
+		if name, why := j.ranks[0].(engine.Networked).Network(); name != "ofi" || !strings.HasPrefix(why, "asked for; ofi: tcp;ofi_rxm lo 127.0.0.1: libfabric ") {
+			t.Errorf("network %q, %q", name, why)
+		}
 	}
 	j = openJob(t, agGemm(t, 1, 1, 1), small, options{net: engine.Net{Backend: "auto"}})
 	if name, why := j.ranks[0].(engine.Networked).Network(); name != "tcp" || !strings.HasPrefix(why, "no ibverbs at rank 0: ") {

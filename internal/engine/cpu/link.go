@@ -60,12 +60,8 @@ func newNetwork(in *instance) (*network, error) {
 	if len(n.inward) == 0 {
 		return n, nil
 	}
-	host := in.cfg.ListenAddr
-	if host == "" {
-		host = "127.0.0.1"
-	}
 	var err error
-	if n.listener, err = in.cfg.Ports.Listen(context.Background(), host); err != nil {
+	if n.listener, err = in.cfg.Ports.Listen(context.Background(), in.cfg.Host()); err != nil {
 		return nil, fmt.Errorf("rank %d cannot listen for ranks of other nodes: %w", in.cfg.Rank, err)
 	}
 	n.wg.Go(n.accept)
