@@ -292,7 +292,7 @@ func (a *agent) newCrew(ctx context.Context, generation uint32, nodes int) error
 		a.crew.close()
 		a.look = sync.OnceValues(func() (*topology.Node, error) { return look(ctx) }) // what holds its GPUs, and their health, has changed
 	}
-	a.crew = &crew{generation: generation, nodes: nodes, window: newOutputWindow(a.cfg.Window), server: session.NewRankServer(a.link, session.RankServerConfig{
+	a.crew = &crew{generation: generation, nodes: nodes, pmiEnds: map[int]pmiEnd{}, window: newOutputWindow(a.cfg.Window), server: session.NewRankServer(a.link, session.RankServerConfig{
 		Build: version.Get().BuildID(), Node: a.cfg.Node, Log: a.log,
 	})}
 	return nil
@@ -315,6 +315,9 @@ func (a *agent) tell(ctx context.Context, ev keeper.Event) {
 		a.send(ctx, &pb.FromAgent{Kind: &pb.FromAgent_RankExited{RankExited: &pb.RankExited{
 			Rank: int32(e.Rank), ExitCode: int32(e.Code), Signal: int32(e.Signal), CoreDumped: e.CoreDumped,
 			ExecError: e.ExecError, KilledByUs: e.KilledByUs, LastLines: e.LastLines}}})
+		if e.Code == 0 && e.Signal == 0 && e.ExecError == "" {
+			a.crew.unfinished(e.Rank, pmiEndedWell)
+		}
 	}
 }
 

@@ -27,6 +27,8 @@ type crew struct {
 	serving    sync.WaitGroup // of the ranks' sockets
 	pmi        []*pmiSocket   // of MPI programs
 	endPMI     func()         // ends their waits for each other
+	pmiMu      sync.Mutex
+	pmiEnds    map[int]pmiEnd // by rank
 	window     *outputWindow  // of their output
 	files      rankFiles      // their output, as well
 	stdin      *stdinFeed     // their input; nil: none reads any

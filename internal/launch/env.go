@@ -11,12 +11,16 @@ import (
 
 // stale are the prefixes of variables that another launcher sets for its own ranks. Passed on,
 // they make MPI libraries believe that launcher still speaks to them.
-var stale = []string{"SLURM_", "OMPI_", "PMI_", "PMIX_", "PRTE_", "HYDRA_", "MPI_LOCAL", "MKRUN_", "TORCHELASTIC_"}
+var stale = []string{
+	"SLURM_", "OMPI_", "PMI_", "PMIX_", "PRTE_", "HYDRA_", "MPI_LOCAL", "MKRUN_", "TORCHELASTIC_", "PET_",
+	"MV2_COMM_WORLD_", "PALS_", "JSM_NAMESPACE_", "FLUX_JOB_", "FLUX_TASK_", "HOROVOD_CROSS_", "ALPS_APP_",
+}
 
 // ranked are single variables that say which rank a process is; only this job may say so.
 var ranked = []string{
 	"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "ROLE_WORLD_SIZE",
 	"GROUP_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT",
+	"HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE",
 }
 
 // BaseEnv is an environment without what an outer launcher left in it.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/mkrun/mkrun/internal/pmi"
 	pb "github.com/mkrun/mkrun/internal/session/sessionpb"
+	"github.com/mkrun/mkrun/internal/stdio"
 )
 
 // pmiSocket joins a rank that may be an MPI program to its agent.
@@ -61,11 +62,33 @@ func (c *crew) servePMI(sockets map[int]*pmiSocket, job string) {
 			case errors.As(err, &abort): // it waits at its socket for what comes of that
 				c.send(&pb.FromAgent{Kind: &pb.FromAgent_Abort{Abort: &pb.AbortRequest{
 					Rank: int32(rank), Reason: abort.Error(), ExitStatus: int32(abort.Status)}}})
+			case errors.Is(err, pmi.ErrUnfinished):
+				c.unfinished(rank, pmiUnfinished)
 			default:
 				_ = s.ours.Close()
 				c.log.Debug("a rank's PMI requests", "rank", rank, "error", err)
 			}
 		})
+	}
+}
+
+// pmiEnd is what is known of how an MPI program ended. Its process and its socket end in any order.
+type pmiEnd int
+
+const (
+	pmiUnfinished pmiEnd = 1 << iota // without MPI_Finalize
+	pmiEndedWell                     // with status 0; a failure is told by itself
+)
+
+// unfinished asks for the job's end once a rank is known to have ended well, but not as an MPI program has to.
+func (c *crew) unfinished(rank int, end pmiEnd) {
+	c.pmiMu.Lock()
+	c.pmiEnds[rank] |= end
+	both := c.pmiEnds[rank] == pmiUnfinished|pmiEndedWell
+	c.pmiMu.Unlock()
+	if both {
+		c.send(&pb.FromAgent{Kind: &pb.FromAgent_Abort{Abort: &pb.AbortRequest{
+			Rank: int32(rank), Reason: pmi.ErrUnfinished.Error(), ExitStatus: stdio.StatusLauncher}}})
 	}
 }
 

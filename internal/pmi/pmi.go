@@ -98,7 +98,10 @@ type AbortError struct {
 
 func (e *AbortError) Error() string { return e.Message }
 
-// Serve answers one rank until it closes its end (nil) or breaks the protocol. exchange is asked for at the first
+// ErrUnfinished is an MPI program that ended, or closed its end, after MPI_Init without MPI_Finalize. Others may wait for it.
+var ErrUnfinished = errors.New("ended without MPI_Finalize, for which the others may wait")
+
+// Serve answers one rank until it closes its end (nil, or ErrUnfinished) or breaks the protocol. exchange is asked for at the first
 // request: a rank that makes none is no MPI program and takes part in nothing.
 func (n *Node) Serve(ctx context.Context, conn io.ReadWriter, exchange func() (Exchange, error)) error {
 	s := &session{node: n, ctx: ctx, out: conn}
@@ -106,6 +109,9 @@ func (n *Node) Serve(ctx context.Context, conn io.ReadWriter, exchange func() (E
 	for {
 		line, err := lines.ReadSlice('\n')
 		if errors.Is(err, io.EOF) && len(line) == 0 {
+			if s.begun && !s.finished {
+				return ErrUnfinished
+			}
 			return nil
 		}
 		if err != nil {
@@ -130,6 +136,8 @@ type session struct {
 	exchange Exchange
 	puts     []byte // encoded, since the last barrier
 	round    int
+	begun    bool   // init came
+	finished bool   // finalize came
 	multi    string // the command of a request of several lines, until its end
 }
 
@@ -147,6 +155,7 @@ func (s *session) handle(line string) error {
 		if q["pmi_version"] != "1" {
 			return s.answer("cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=-1")
 		}
+		s.begun = true
 		return s.answer("cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0")
 	case "get_maxes":
 		return s.answer("cmd=maxes kvsname_max=%d keylen_max=%d vallen_max=%d", maxSpaceName, maxKey, maxValue)
@@ -163,6 +172,7 @@ func (s *session) handle(line string) error {
 	case "barrier_in":
 		return s.barrier()
 	case "finalize":
+		s.finished = true
 		return s.answer("cmd=finalize_ack")
 	case "abort":
 		status, err := strconv.Atoi(q["exitcode"])

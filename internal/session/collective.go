@@ -35,6 +35,9 @@ func (c *collective) enter(rank int32, round uint64) (done bool, err error) {
 	return true, nil
 }
 
+// awaits reports whether others wait for a rank.
+func (c *collective) awaits(rank int) bool { return c.count > 0 && !c.entered[rank] }
+
 // missing lists the ranks that have not entered the round in progress, or nil if none has.
 func (c *collective) missing() []int {
 	if c.count == 0 {

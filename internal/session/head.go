@@ -39,6 +39,7 @@ type Head struct {
 	world   world  // empty until the roster was pushed
 	store   *store
 	barrier *collective
+	exited  []bool // by rank
 }
 
 // HeadEvent is one thing that happened to an agent. Events of one agent keep their order. Exactly one
@@ -47,7 +48,7 @@ type HeadEvent struct {
 	Node        int    // -1 in a refusal that names no valid node
 	Incarnation uint64 // of the agent process
 
-	// Message is what the agent said: a Hello, Facts, RankStarted, RankExited, Output, RankReport,
+	// Message is what the agent said, or what follows from it (an AbortRequest): a Hello, Facts, RankStarted, RankExited, Output, RankReport,
 	// AttachedRank, AbortRequest, MemberEvent, NodeDone or AgentLog.
 	Message *pb.FromAgent
 	// Barrier is the number, from 1, of a barrier that all ranks have now passed; the node is the last to enter.
@@ -175,6 +176,7 @@ func (h *Head) openWorld(r *pb.Roster, w world) error {
 	h.current, h.world = next, w
 	h.store = newStore(w, h.limit)
 	h.barrier = newCollective("barrier", w.size)
+	h.exited = make([]bool, w.size)
 	return nil
 }
 

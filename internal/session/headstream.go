@@ -131,8 +131,36 @@ func (h *Head) handle(a *agentConn, m *pb.FromAgent) error {
 		return fmt.Errorf("an opinion of node %d in a job of %d nodes", member.Node, h.cfg.tree.Nodes)
 	}
 	h.emit(HeadEvent{Node: a.node, Incarnation: a.incarnation, Message: m}, a.watch)
+	if x := m.GetRankExited(); x != nil {
+		h.mu.Lock()
+		h.exited[x.Rank] = true
+		h.mu.Unlock()
+		h.abandon(a)
+	}
 	return nil
 }
+
+// abandon asks for the job's end if a rank has ended that others wait for: they would do so for ever.
+func (h *Head) abandon(a *agentConn) {
+	h.mu.Lock()
+	var request *pb.AbortRequest
+	for _, c := range []*collective{h.store.fence, h.barrier} {
+		for rank, exited := range h.exited {
+			if request == nil && exited && c.awaits(rank) {
+				request = &pb.AbortRequest{Rank: int32(rank), ExitStatus: abandonedStatus,
+					Reason: "ended, and others wait for it, as MPI programs and operators do for all ranks when they start"}
+			}
+		}
+	}
+	h.mu.Unlock()
+	if request != nil {
+		h.emit(HeadEvent{Node: h.world.nodeOf(request.Rank), Incarnation: a.incarnation,
+			Message: &pb.FromAgent{Generation: h.generation(), Kind: &pb.FromAgent_Abort{Abort: request}}}, a.watch)
+	}
+}
+
+// abandonedStatus is mkrun's where a rank ended well and left others waiting.
+const abandonedStatus = 125
 
 // generation is that of the ranks.
 func (h *Head) generation() uint32 {
@@ -199,6 +227,15 @@ func (h *Head) put(a *agentConn, p *pb.Put) error {
 }
 
 func (h *Head) enterFence(a *agentConn, f *pb.FenceEnter) error {
+	err := h.passFence(a, f)
+	if err == nil {
+		h.abandon(a)
+	}
+	return err
+}
+
+// passFence notes that a rank entered, and hands out what was put if it was the last.
+func (h *Head) passFence(a *agentConn, f *pb.FenceEnter) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if err := h.ownsLocked(a, f.GetRank()); err != nil {
@@ -224,6 +261,9 @@ func (h *Head) enterBarrier(a *agentConn, b *pb.BarrierEnter) error {
 	if done {
 		h.broadcast(&pb.ToAgent{Generation: h.generation(), Kind: &pb.ToAgent_BarrierDone{BarrierDone: &pb.BarrierDone{Seq: b.Seq}}}, 0)
 		h.emit(HeadEvent{Node: a.node, Incarnation: a.incarnation, Barrier: b.Seq}, a.watch)
+	}
+	if err == nil {
+		h.abandon(a)
 	}
 	return err
 }
