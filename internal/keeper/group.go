@@ -32,10 +32,10 @@ type Group struct {
 	sendMu sync.Mutex
 	sender *gob.Encoder
 
-	patience time.Duration // that a keeper gets to end everything before it is itself killed
-	hurryMu  sync.Mutex
-	hurryAt  time.Time
-	hurry    *time.Timer
+	patience    time.Duration // that a keeper gets to end everything before it is itself killed
+	hurryMu     sync.Mutex
+	hurryAt     time.Time     // when that is over; zero while nobody wants an end
+	keeperEnded chan struct{} // closed when its end was seen
 }
 
 // keeperPatience is more than a keeper that works needs to find out that something cannot be killed.
@@ -64,7 +64,8 @@ func Start(ctx context.Context, spec Spec, sink Sink) (*Group, error) {
 		events: make(chan Event, 2*len(spec.Ranks)), // all there can be: nobody waits for a reader
 		done:   make(chan struct{}),
 
-		patience: keeperPatience,
+		patience:    keeperPatience,
+		keeperEnded: make(chan struct{}),
 	}
 	start, files, err := g.openFiles()
 	if err != nil {
@@ -222,27 +223,40 @@ func (g *Group) Kill() {
 	g.send(command{Kind: cmdKill})
 }
 
-// expectEnd kills the keeper if it is still there after a time; of several the earliest counts.
+// keeperLook is how often a keeper that was told to end everything is looked at.
+const keeperLook = 250 * time.Millisecond
+
+// expectEnd kills the keeper if it is still there after a time, of several the earliest, or at once if somebody has
+// stopped it: then it will not obey.
 func (g *Group) expectEnd(within time.Duration) {
 	g.hurryMu.Lock()
 	defer g.hurryMu.Unlock()
 	at := time.Now().Add(within)
-	if g.hurry != nil {
-		if !at.Before(g.hurryAt) {
-			return
-		}
-		g.hurry.Stop()
+	if g.hurryAt.IsZero() {
+		g.hurryAt = at
+		go g.hurry()
+	} else if at.Before(g.hurryAt) {
+		g.hurryAt = at
 	}
-	// The error would be that it has ended.
-	g.hurryAt, g.hurry = at, time.AfterFunc(within, func() { _ = g.keeper.cmd.Process.Kill() })
 }
 
-// ended stops the clock of expectEnd.
-func (g *Group) ended() {
-	g.hurryMu.Lock()
-	defer g.hurryMu.Unlock()
-	if g.hurry != nil {
-		g.hurry.Stop()
+func (g *Group) hurry() {
+	look := time.NewTicker(min(keeperLook, g.patience))
+	defer look.Stop()
+	for {
+		select {
+		case <-g.keeperEnded:
+			return
+		case <-look.C:
+		}
+		g.hurryMu.Lock()
+		late := !time.Now().Before(g.hurryAt)
+		g.hurryMu.Unlock()
+		p, _ := readProcess(g.keeper.cmd.Process.Pid)
+		if late || p.stopped() {
+			_ = g.keeper.cmd.Process.Kill() // the error would be that it has ended
+			return
+		}
 	}
 }
 
@@ -264,7 +278,6 @@ func (g *Group) send(c command) {
 func (g *Group) run() {
 	defer close(g.done)
 	defer close(g.events)
-	defer g.ended()
 	var (
 		pids       = map[int]int{} // pid -> rank, of those started
 		exited     = map[int]bool{}
@@ -302,6 +315,7 @@ func (g *Group) run() {
 		}
 	}
 	waitErr := g.keeper.end()
+	close(g.keeperEnded)
 	if !finished {
 		var err error
 		left, err = g.afterKeeper(pids, exited, exit, waitErr)

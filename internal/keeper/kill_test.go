@@ -177,20 +177,40 @@ trap 'echo to nobody; echo to nobody >&2; echo bye >` + file + `; exit' TERM; ec
 }
 
 func TestKeeperThatDoesNotObeyIsReplaced(t *testing.T) {
-	c := newCollector()
-	g := start(t, c, shell(0, tree))
-	g.patience = 200 * time.Millisecond
-	c.await(0, treeUp...)
-	if err := syscall.Kill(g.keeper.cmd.Process.Pid, syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	g.Kill()
-	if x := finish(t, g)[0]; x.Signal != syscall.SIGKILL || !x.KilledByUs {
-		t.Errorf("%+v", x)
-	}
-	if err := g.Wait(); !errors.Is(err, ErrKeeperLost) {
-		t.Errorf("got %v, want %v", err, ErrKeeperLost)
-	}
+	t.Run("stopped", func(t *testing.T) {
+		c := newCollector()
+		g := start(t, c, shell(0, tree))
+		g.patience = time.Hour // it is seen to be stopped, and not waited for
+		c.await(0, treeUp...)
+		if err := syscall.Kill(g.keeper.cmd.Process.Pid, syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		g.Stop(0)
+		if x := finish(t, g)[0]; x.Signal != syscall.SIGKILL || !x.KilledByUs {
+			t.Errorf("%+v", x)
+		}
+		if err := g.Wait(); !errors.Is(err, ErrKeeperLost) {
+			t.Errorf("got %v, want %v", err, ErrKeeperLost)
+		}
+	})
+	t.Run("deaf", func(t *testing.T) {
+		deaf := t.TempDir() + "/deaf"
+		if err := os.WriteFile(deaf, []byte("#!/bin/sh\nexec sleep 1000\n"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		g, err := Start(t.Context(), Spec{Self: deaf, Ranks: []RankSpec{shell(0, "true")}}, newCollector())
+		if err != nil {
+			t.Fatal(err)
+		}
+		g.patience = 20 * time.Millisecond
+		g.Kill()
+		if x := finish(t, g)[0]; x.ExecError == "" || !x.KilledByUs {
+			t.Errorf("%+v", x)
+		}
+		if err := g.Wait(); !errors.Is(err, ErrKeeperLost) {
+			t.Errorf("got %v, want %v", err, ErrKeeperLost)
+		}
+	})
 }
 
 // When both die at once the ranks die with the keeper's thread; what the ranks left behind falls to the next

@@ -21,6 +21,9 @@ func (p Process) String() string {
 // dead reports a process that has ended and only waits to be reaped.
 func (p Process) dead() bool { return p.State == 'Z' || p.State == 'X' }
 
+// stopped reports a process that goes on only when somebody lets it.
+func (p Process) stopped() bool { return p.State == 'T' || p.State == 't' }
+
 // processes reads the process table. It is no snapshot: processes come and go while it is read. But one that
 // exists all the time, as an unreaped child of the caller does, is always in it.
 func processes() ([]Process, error) {

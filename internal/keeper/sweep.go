@@ -82,7 +82,7 @@ func (s sweeper) run() (left []Process, err error) {
 		var moving []Process
 		for _, p := range found {
 			// A process inside the kernel (D; a vfork waits so for its child) stops when it comes out.
-			if p.dead() || p.State == 'T' || p.State == 't' || p.State == 'D' && seen[p.PID] {
+			if p.dead() || p.stopped() || p.State == 'D' && seen[p.PID] {
 				continue
 			}
 			frozen = false

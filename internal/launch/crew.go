@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -48,6 +49,9 @@ func (c *crew) begin(ctx context.Context, a *agent, start *pb.Start) error {
 		LastLines:  lastLines,
 		Hold:       a.cfg.Hold,
 		Self:       selfBinary,
+	}
+	for _, r := range start.GetRanks() {
+		r.Env = slices.Concat(start.GetEnv(), r.GetEnv())
 	}
 	if err := refuseOpenMPI(start.GetRanks()); err != nil {
 		return err

@@ -95,7 +95,12 @@ func (j *Job) RankVariables(rank int, attempt Attempt) []Variable {
 
 // rankEnv is the whole environment of one rank.
 func (j *Job) rankEnv(rank int, attempt Attempt) []string {
-	env := slices.Clone(j.Env)
+	return slices.Concat(j.Env, j.ownEnv(rank, attempt))
+}
+
+// ownEnv is what a rank's environment has beyond that of all ranks.
+func (j *Job) ownEnv(rank int, attempt Attempt) []string {
+	var env []string
 	for _, v := range j.RankVariables(rank, attempt) {
 		env = append(env, fmt.Sprintf("%s=%s", v.Name, v.Value))
 	}

@@ -12,12 +12,14 @@ import (
 	"os/exec"
 	"os/signal"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protodelim"
 
 	"github.com/mkrun/mkrun/internal/hosts"
+	"github.com/mkrun/mkrun/internal/session"
 	pb "github.com/mkrun/mkrun/internal/session/sessionpb"
 	"github.com/mkrun/mkrun/internal/stdio"
 )
@@ -29,9 +31,9 @@ import (
 const HeadCommand = "head"
 
 const (
-	headBeat    = time.Second      // how often launcher and head say that they are there
-	headSilence = 15 * time.Second // after which the other one is gone: as long as ssh waits
-	maxHeadWord = 128 << 20        // bytes of one message: a job with its environment, or all reports
+	headBeat    = session.DefaultHeartbeat       // how often launcher and head say that they are there
+	headSilence = session.DefaultSilence * 3 / 2 // after which the other one is gone: as an agent bears its parent's
+	maxHeadWord = 128 << 20                      // bytes of one message: a job with its environment, or all reports
 )
 
 // headOrder is what the head is told.
@@ -221,45 +223,62 @@ func (l *remoteLauncher) readStdin() (err error) {
 
 // listen shows what the head says, until it says how the job ended.
 func (l *remoteLauncher) listen() (*headOutcome, error) {
-	notices := l.opts.Output.Notices()
-	silent := time.AfterFunc(headSilence, l.ssh.kill)
-	defer silent.Stop()
+	var silent atomic.Bool
+	watch := session.NewWatchdog(headSilence, headBeat, func() {
+		silent.Store(true)
+		l.ssh.kill()
+	})
+	defer watch.Stop()
 	for {
 		var m pb.FromHead
 		if err := (protodelim.UnmarshalOptions{MaxSize: maxHeadWord}).UnmarshalFrom(l.pipe.r, &m); err != nil {
+			if silent.Load() {
+				err = fmt.Errorf("it said nothing for %v", headSilence)
+			}
 			return nil, err
 		}
-		silent.Reset(headSilence)
-		switch k := m.Kind.(type) {
-		case *pb.FromHead_Output:
-			o := k.Output
-			out := shown{rank: int(o.GetRank()), host: m.Host, stream: stdio.Stream(o.GetStream()), size: len(o.GetData()), at: time.Unix(0, o.GetUnixNs())}
-			if l.opts.OnlyRanks == nil || l.opts.OnlyRanks(int(o.GetRank())) {
-				out.data = o.GetData()
-			}
-			l.opts.Output.put(out)
-		case *pb.FromHead_StdinTaken:
-			l.stdin.acknowledge(0, k.StdinTaken)
-		case *pb.FromHead_Notice:
-			_, _ = notices.Write(k.Notice) // cannot fail
-		case *pb.FromHead_GenerationEnd:
-			l.opts.Output.generationEnded()
-		case *pb.FromHead_Progress:
-			l.opts.Output.progress(k.Progress)
-		case *pb.FromHead_Event:
-			if l.events == nil || l.lacking != nil {
-				continue
-			}
-			if _, err := l.events.Write(k.Event); err != nil {
-				fmt.Fprintf(notices, "mkrun: writing events: %v; from here on they are lacking\n", err)
-				l.lacking = err
-			}
-		case *pb.FromHead_Outcome:
-			var ended headOutcome
-			err := json.Unmarshal(k.Outcome, &ended)
-			return &ended, err
+		watch.Pause() // this side may take long, too
+		ended, err := l.take(&m)
+		if ended != nil || err != nil {
+			return ended, err
 		}
+		watch.Resume()
 	}
+}
+
+// take acts on one message of the head; the last is how the job ended.
+func (l *remoteLauncher) take(m *pb.FromHead) (*headOutcome, error) {
+	notices := l.opts.Output.Notices()
+	switch k := m.Kind.(type) {
+	case *pb.FromHead_Output:
+		o := k.Output
+		out := shown{rank: int(o.GetRank()), host: m.Host, stream: stdio.Stream(o.GetStream()), size: len(o.GetData()), at: time.Unix(0, o.GetUnixNs())}
+		if l.opts.OnlyRanks == nil || l.opts.OnlyRanks(int(o.GetRank())) {
+			out.data = o.GetData()
+		}
+		l.opts.Output.put(out)
+	case *pb.FromHead_StdinTaken:
+		l.stdin.acknowledge(0, k.StdinTaken)
+	case *pb.FromHead_Notice:
+		_, _ = notices.Write(k.Notice) // cannot fail
+	case *pb.FromHead_GenerationEnd:
+		l.opts.Output.generationEnded()
+	case *pb.FromHead_Progress:
+		l.opts.Output.progress(k.Progress)
+	case *pb.FromHead_Event:
+		if l.events == nil || l.lacking != nil {
+			break
+		}
+		if _, err := l.events.Write(k.Event); err != nil {
+			fmt.Fprintf(notices, "mkrun: writing events: %v; from here on they are lacking\n", err)
+			l.lacking = err
+		}
+	case *pb.FromHead_Outcome:
+		var ended headOutcome
+		err := json.Unmarshal(k.Outcome, &ended)
+		return &ended, err
+	}
+	return nil, nil
 }
 
 // pass passes the user's signals on. Ctrl-Z stops this process too; the third wish to end the job ends it here.
@@ -394,14 +413,15 @@ func (p *headPipe) serve(ctx context.Context, o headOrder, stderr io.Writer) hea
 
 // obey takes in the launcher's words until it is gone.
 func (p *headPipe) obey(signals chan<- os.Signal, feed *stdinFeed, window *outputWindow, gone context.CancelCauseFunc) {
-	silent := time.AfterFunc(headSilence, func() { gone(fmt.Errorf("the launcher said nothing for %v", headSilence)) })
-	defer silent.Stop()
+	watch := session.NewWatchdog(headSilence, headBeat, func() { gone(fmt.Errorf("the launcher said nothing for %v", headSilence)) })
+	defer watch.Stop()
 	for {
 		var m pb.ToHead
 		if err := (protodelim.UnmarshalOptions{MaxSize: maxHeadWord}).UnmarshalFrom(p.r, &m); err != nil {
 			gone(errors.New("the launcher is gone"))
 			return
 		}
+		watch.Resume()
 		switch k := m.Kind.(type) {
 		case *pb.ToHead_Stdin:
 			if err := feed.feed(k.Stdin); err != nil {
@@ -413,14 +433,10 @@ func (p *headPipe) obey(signals chan<- os.Signal, feed *stdinFeed, window *outpu
 		case *pb.ToHead_Signal:
 			s := syscall.Signal(k.Signal)
 			if s == syscall.SIGTSTP { // the launcher stops next, and will be silent
-				silent.Stop()
+				watch.Pause()
 			}
 			signals <- s
-			if s == syscall.SIGTSTP {
-				continue
-			}
 		}
-		silent.Reset(headSilence)
 	}
 }
 

@@ -79,6 +79,7 @@ func (l *launcher) take(ev session.HeadEvent) []order {
 	case *pb.FromAgent_Report:
 		m.reported(int(k.Report.GetRank()), k.Report.GetJson())
 	case *pb.FromAgent_Abort:
+		k.Abort.Reason = l.job.inUserNumbers(k.Abort.GetReason())
 		if m.cause == nil {
 			k.Abort.Reason += l.waiting() // who did not come, if that is what it is about
 		}
@@ -154,7 +155,7 @@ func (l *launcher) waiting() string {
 	if len(barrier) > 0 && len(barrier) < l.job.World.Size() {
 		text += fmt.Sprintf("\n  the others wait in a barrier for ranks %v", barrier)
 	}
-	return text
+	return l.job.inUserNumbers(text)
 }
 
 // restart starts the ranks again, of which one has failed and all have ended.

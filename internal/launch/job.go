@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/mkrun/mkrun/internal/pattern"
 	"github.com/mkrun/mkrun/internal/plan"
 	"github.com/mkrun/mkrun/internal/ports"
 	"github.com/mkrun/mkrun/internal/session"
@@ -153,6 +154,35 @@ func (j *Job) Number(rank int) int {
 		return rank
 	}
 	return j.Numbers[rank]
+}
+
+// ranksNamed is how processes of a job name ranks in what they say, and local ranks, which are another thing.
+var ranksNamed = pattern.Of(`\b(local )?(ranks? )(\d+|\[\d+(?: \d+)*\])`)
+
+// inUserNumbers rewrites what a process of the job has said about ranks: they know each other by the world's numbers.
+func (j *Job) inUserNumbers(text string) string {
+	if j.Numbers == nil {
+		return text
+	}
+	return ranksNamed().ReplaceAllStringFunc(text, func(named string) string {
+		parts := ranksNamed().FindStringSubmatch(named)
+		if parts[1] != "" {
+			return named
+		}
+		words := strings.Fields(strings.Trim(parts[3], "[]"))
+		for i, word := range words {
+			rank, err := strconv.Atoi(word)
+			if err != nil || rank >= len(j.Numbers) {
+				return named
+			}
+			words[i] = strconv.Itoa(j.Numbers[rank])
+		}
+		list := strings.Join(words, " ")
+		if strings.HasPrefix(parts[3], "[") {
+			list = "[" + list + "]"
+		}
+		return parts[2] + list
+	})
 }
 
 // Self stands for the mkrun binary in Argv[0]: on every host the one that its agent is.

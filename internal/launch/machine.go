@@ -170,6 +170,7 @@ func (m *machine) startOrders() []order {
 			Run:          m.job.Run,
 			AbortGraceMs: m.job.AbortGrace.Milliseconds(),
 			GraceMs:      m.job.Grace.Milliseconds(),
+			Env:          convert[[]byte](m.job.Env),
 		}
 		start.Bind, start.Gpus, start.GpuIsolate, start.ReportBindings = m.job.Bind, m.job.nodeGPUs(node), m.job.GPUIsolate, m.job.ReportBindings
 		if m.job.PMI {
@@ -181,7 +182,7 @@ func (m *machine) startOrders() []order {
 				Rank:      int32(rank),
 				LocalRank: int32(local),
 				Argv:      convert[[]byte](m.job.Argv),
-				Env:       convert[[]byte](m.job.rankEnv(rank, Attempt{MasterPort: m.nodes[0].facts.MasterPort, Restarts: m.restarts()})),
+				Env:       convert[[]byte](m.job.ownEnv(rank, Attempt{MasterPort: m.nodes[0].facts.MasterPort, Restarts: m.restarts()})),
 				Dir:       []byte(m.job.Dir),
 				Session:   m.job.Session,
 

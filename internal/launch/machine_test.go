@@ -18,7 +18,7 @@ func testMachine(t *testing.T, ppn ...int) *machine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := newMachine(&Job{ID: "job", World: plan.World{PPN: ppn}, Hosts: hosts, Argv: []string{"true"}}, time.Unix(100, 0))
+	m, err := newMachine(&Job{ID: "job", World: plan.World{PPN: ppn}, Hosts: hosts, Argv: []string{"true"}, Env: []string{"EDITOR=ed"}}, time.Unix(100, 0))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,11 +65,17 @@ func TestRosterAndStartNeedEveryHelloAndTheMasterPort(t *testing.T) {
 	if n := roster.GetNodes()[1]; n.GetFirstRank() != 2 || n.GetRanks() != 1 {
 		t.Errorf("node 1 has ranks from %d, %d of them; want 2, 1", n.GetFirstRank(), n.GetRanks())
 	}
+	if common := convert[string](orders[2].msg.GetStart().GetEnv()); !slices.Equal(common, m.job.Env) || len(common) == 0 {
+		t.Errorf("node 1 was told %q of the environment of all ranks, want %q", common, m.job.Env)
+	}
 	ranks := orders[2].msg.GetStart().GetRanks()
 	if len(ranks) != 1 || ranks[0].GetRank() != 2 || ranks[0].GetLocalRank() != 0 {
 		t.Fatalf("node 1 was told to start %v", ranks)
 	}
 	env := string(bytes.Join(ranks[0].GetEnv(), []byte("\n")))
+	if strings.Contains(env, m.job.Env[0]) {
+		t.Errorf("%s is sent for each rank anew", m.job.Env[0])
+	}
 	for _, want := range []string{"RANK=2", "LOCAL_RANK=0", "WORLD_SIZE=3", "LOCAL_WORLD_SIZE=1", "MASTER_PORT=4711", "MKRUN_NODE_RANK=1"} {
 		if !strings.Contains(env, want) {
 			t.Errorf("rank 2 lacks %s in its environment", want)

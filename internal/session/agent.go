@@ -55,7 +55,7 @@ type AgentLink struct {
 	client   *grpc.ClientConn
 	stream   grpc.BidiStreamingClient[pb.FromAgent, pb.ToAgent]
 	cancel   context.CancelFunc
-	watch    *watchdog
+	watch    *Watchdog
 	welcome  *pb.Welcome
 	messages chan *pb.ToAgent
 	sending  chan struct{} // holds a token while nobody sends
@@ -152,7 +152,7 @@ func greet(ctx context.Context, cfg AgentConfig, conn *memberConn) (*AgentLink, 
 	}
 	heartbeat := time.Duration(l.welcome.HeartbeatMs) * time.Millisecond
 	silence := time.Duration(l.welcome.SilenceMs) * time.Millisecond
-	l.watch = newWatchdog(silence, heartbeat, func() {
+	l.watch = NewWatchdog(silence, heartbeat, func() {
 		l.end(fmt.Errorf("the parent at %s said nothing for %v", conn.RemoteAddr(), silence))
 	})
 	l.wg.Go(func() { l.beat(heartbeat) })
@@ -229,10 +229,10 @@ func (l *AgentLink) Err() error {
 }
 
 // Suspend lets the parent's silence not count until Resume: it said that it will be stopped. Its death is seen all the same.
-func (l *AgentLink) Suspend() { l.watch.pause() }
+func (l *AgentLink) Suspend() { l.watch.Pause() }
 
 // Resume ends Suspend.
-func (l *AgentLink) Resume() { l.watch.resume() }
+func (l *AgentLink) Resume() { l.watch.Resume() }
 
 // Send sends one message, after those whose Send has returned. It waits while the parent takes no
 // more, so nothing piles up here and nothing is dropped; output of any length is split as needed.
@@ -321,7 +321,7 @@ func (l *AgentLink) read() {
 			l.end(err)
 			return
 		}
-		l.watch.alive()
+		l.watch.Alive()
 		if m.Kind == nil || m.GetHeartbeat() != nil {
 			continue
 		}
@@ -334,7 +334,7 @@ func (l *AgentLink) read() {
 			continue
 		default:
 		}
-		l.watch.pause()
+		l.watch.Pause()
 		select {
 		case l.messages <- m:
 		case <-l.closing: // nobody reads any more; go on to the end of the stream
@@ -344,7 +344,7 @@ func (l *AgentLink) read() {
 		case <-l.done:
 			return
 		}
-		l.watch.resume()
+		l.watch.Resume()
 	}
 }
 
@@ -353,7 +353,7 @@ func (l *AgentLink) end(err error) {
 	l.endOnce.Do(func() {
 		l.err = err
 		close(l.done)
-		l.watch.stop()
+		l.watch.Stop()
 		l.cancel()
 		l.conn.cut()
 	})

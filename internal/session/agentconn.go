@@ -26,7 +26,7 @@ type agentConn struct {
 	via         *agentConn // the agent through which it is reached, which is connected here; nil: it is itself
 	conn        *memberConn
 	out         *outbox
-	watch       *watchdog     // of the connection that its words come by
+	watch       *Watchdog     // of the connection that its words come by
 	quit        chan struct{} // closed when the stream has ended
 	broke       bool          // it ended by itself; known when it has
 

@@ -203,15 +203,15 @@ func (h *Head) Close(ctx context.Context) {
 }
 
 // emit hands an event to the owner. While the owner does not read, the agent's silence does not count.
-func (h *Head) emit(ev HeadEvent, w *watchdog) {
+func (h *Head) emit(ev HeadEvent, w *Watchdog) {
 	select {
 	case h.events <- ev:
 		return
 	default:
 	}
 	if w != nil {
-		w.pause()
-		defer w.resume()
+		w.Pause()
+		defer w.Resume()
 	}
 	select {
 	case h.events <- ev:

@@ -177,9 +177,9 @@ func (p *parent) connect(st stream) error {
 		return status.Error(codes.Unauthenticated, "not a member of the job")
 	}
 
-	impatient := newWatchdog(p.cfg.silence, p.cfg.heartbeat, auth.conn.cut)
+	impatient := NewWatchdog(p.cfg.silence, p.cfg.heartbeat, auth.conn.cut)
 	first, err := st.Recv()
-	impatient.stop()
+	impatient.Stop()
 	if err != nil {
 		p.log.Debug("a member left before its hello", "member", auth.conn.id.String(), "error", err)
 		return nil
@@ -196,7 +196,7 @@ func (p *parent) connect(st stream) error {
 		return nil
 	}
 
-	a.watch = newWatchdog(p.cfg.silence, p.cfg.heartbeat, func() {
+	a.watch = NewWatchdog(p.cfg.silence, p.cfg.heartbeat, func() {
 		a.fail(fmt.Sprintf("it said nothing for %v", p.cfg.silence))
 	})
 	sent := make(chan struct{})
@@ -210,7 +210,7 @@ func (p *parent) connect(st stream) error {
 	} else {
 		a.fail("it broke the protocol: " + ending.Error())
 	}
-	a.watch.stop()
+	a.watch.Stop()
 	left := a.end()
 	<-sent
 	a.broke = a.reason() == "" // nothing was wrong before
@@ -243,7 +243,7 @@ func (p *parent) read(st stream, a *agentConn) error {
 		if err != nil {
 			return err
 		}
-		a.watch.alive()
+		a.watch.Alive()
 		err = errors.New("a second hello")
 		if m.Origin != 0 || m.GetHello() == nil {
 			err = p.owner.hear(a, m)

@@ -98,9 +98,9 @@ func (r *Relay) hear(a *agentConn, m *pb.FromAgent) error {
 	} else if child, ok := r.cfg.tree.toward(r.cfg.node, int(m.Origin)-1); !ok || child != a.node {
 		return fmt.Errorf("it passes on a word of node %d, which does not report to it", m.Origin-1)
 	}
-	a.watch.pause()
+	a.watch.Pause()
 	r.tell(m)
-	a.watch.resume()
+	a.watch.Resume()
 	return nil
 }
 

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// watchdog calls a function once when a peer has been silent for too long. Time during which this
+// Watchdog calls a function once when a peer has been silent for too long. Time during which this
 // side did not listen (it was paused, or this process did not run) does not count as the peer's silence.
-type watchdog struct {
+type Watchdog struct {
 	mu     sync.Mutex
 	bound  time.Duration // of silence
 	slack  time.Duration // a peer's next sign of life is due within this
@@ -18,17 +18,17 @@ type watchdog struct {
 	fire   func()
 }
 
-// newWatchdog starts watching. fire runs on a goroutine of its own.
-func newWatchdog(bound, slack time.Duration, fire func()) *watchdog {
+// NewWatchdog starts watching. fire runs on a goroutine of its own.
+func NewWatchdog(bound, slack time.Duration, fire func()) *Watchdog {
 	now := time.Now()
-	w := &watchdog{bound: bound, slack: slack, heard: now, due: now.Add(bound), fire: fire}
+	w := &Watchdog{bound: bound, slack: slack, heard: now, due: now.Add(bound), fire: fire}
 	w.mu.Lock()
 	w.timer = time.AfterFunc(bound, w.check)
 	w.mu.Unlock()
 	return w
 }
 
-func (w *watchdog) check() {
+func (w *Watchdog) check() {
 	w.mu.Lock()
 	if w.timer == nil {
 		w.mu.Unlock()
@@ -54,29 +54,29 @@ func (w *watchdog) check() {
 	w.mu.Unlock()
 }
 
-// alive notes a sign of life.
-func (w *watchdog) alive() {
+// Alive notes a sign of life.
+func (w *Watchdog) Alive() {
 	w.mu.Lock()
 	w.heard = time.Now()
 	w.mu.Unlock()
 }
 
-// pause stops the count until resume, which starts it anew.
-func (w *watchdog) pause() {
+// Pause stops the count until resume, which starts it anew.
+func (w *Watchdog) Pause() {
 	w.mu.Lock()
 	w.paused = true
 	w.mu.Unlock()
 }
 
-func (w *watchdog) resume() {
+func (w *Watchdog) Resume() {
 	w.mu.Lock()
 	w.paused = false
 	w.heard = time.Now()
 	w.mu.Unlock()
 }
 
-// stop ends the watch; fire will not start any more.
-func (w *watchdog) stop() {
+// Stop ends the watch; fire will not start any more.
+func (w *Watchdog) Stop() {
 	w.mu.Lock()
 	if w.timer != nil {
 		w.timer.Stop()

@@ -10,27 +10,27 @@ func TestWatchdog(t *testing.T) {
 	const bound, slack = 3 * time.Second, 500 * time.Millisecond
 	for _, test := range []struct {
 		name string
-		live func(w *watchdog)
+		live func(w *Watchdog)
 		want time.Duration // after the start, when it fires
 	}{
-		{"silent", func(*watchdog) {}, 3 * time.Second},
-		{"alive for a while", func(w *watchdog) {
+		{"silent", func(*Watchdog) {}, 3 * time.Second},
+		{"alive for a while", func(w *Watchdog) {
 			for range 10 {
 				time.Sleep(500 * time.Millisecond)
-				w.alive()
+				w.Alive()
 			}
 		}, 8 * time.Second},
-		{"paused", func(w *watchdog) {
-			w.pause()
+		{"paused", func(w *Watchdog) {
+			w.Pause()
 			time.Sleep(time.Minute)
-			w.resume()
+			w.Resume()
 		}, 63 * time.Second},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				start := time.Now()
 				fired := make(chan time.Duration, 2)
-				w := newWatchdog(bound, slack, func() { fired <- time.Since(start) })
+				w := NewWatchdog(bound, slack, func() { fired <- time.Since(start) })
 				test.live(w)
 				if got := <-fired; got != test.want {
 					t.Errorf("fired after %v, want %v", got, test.want)
@@ -39,7 +39,7 @@ func TestWatchdog(t *testing.T) {
 				if len(fired) > 0 {
 					t.Error("fired twice")
 				}
-				w.stop()
+				w.Stop()
 			})
 		})
 	}
@@ -47,8 +47,8 @@ func TestWatchdog(t *testing.T) {
 
 func TestWatchdogStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWatchdog(time.Second, time.Second, func() { t.Error("fired") })
-		w.stop()
+		w := NewWatchdog(time.Second, time.Second, func() { t.Error("fired") })
+		w.Stop()
 		time.Sleep(time.Minute)
 	})
 }
@@ -58,7 +58,7 @@ func TestWatchdogForgivesOwnSleep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		fired := make(chan time.Duration, 1)
-		w := newWatchdog(3*time.Second, 500*time.Millisecond, func() { fired <- time.Since(start) })
+		w := NewWatchdog(3*time.Second, 500*time.Millisecond, func() { fired <- time.Since(start) })
 		w.mu.Lock()
 		w.due = w.due.Add(-10 * time.Second) // as if the timer came ten seconds late
 		w.mu.Unlock()

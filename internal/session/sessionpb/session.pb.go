@@ -1479,7 +1479,7 @@ type RankSpec struct {
 	Rank          int32                  `protobuf:"varint,1,opt,name=rank,proto3" json:"rank,omitempty"`
 	LocalRank     int32                  `protobuf:"varint,2,opt,name=local_rank,json=localRank,proto3" json:"local_rank,omitempty"`
 	Argv          [][]byte               `protobuf:"bytes,3,rep,name=argv,proto3" json:"argv,omitempty"`
-	Env           [][]byte               `protobuf:"bytes,4,rep,name=env,proto3" json:"env,omitempty"` // whole environment, NAME=value
+	Env           [][]byte               `protobuf:"bytes,4,rep,name=env,proto3" json:"env,omitempty"` // NAME=value, over that of all ranks in Start
 	Dir           []byte                 `protobuf:"bytes,5,opt,name=dir,proto3" json:"dir,omitempty"`
 	Session       bool                   `protobuf:"varint,6,opt,name=session,proto3" json:"session,omitempty"`                        // gets the agent's socket (operators; any program that bootstraps through mkrun)
 	Stdin         bool                   `protobuf:"varint,7,opt,name=stdin,proto3" json:"stdin,omitempty"`                            // reads what Stdin brings; else /dev/null
@@ -1601,6 +1601,7 @@ type Start struct {
 	GpuIsolate     bool                   `protobuf:"varint,7,opt,name=gpu_isolate,json=gpuIsolate,proto3" json:"gpu_isolate,omitempty"`             // each rank sees its own GPU only
 	ReportBindings bool                   `protobuf:"varint,8,opt,name=report_bindings,json=reportBindings,proto3" json:"report_bindings,omitempty"` // say it in a notice
 	PmiMapping     string                 `protobuf:"bytes,9,opt,name=pmi_mapping,json=pmiMapping,proto3" json:"pmi_mapping,omitempty"`              // which rank is on which node, as PMI_process_mapping
+	Env            [][]byte               `protobuf:"bytes,10,rep,name=env,proto3" json:"env,omitempty"`                                             // of all ranks, NAME=value
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -1696,6 +1697,13 @@ func (x *Start) GetPmiMapping() string {
 		return x.PmiMapping
 	}
 	return ""
+}
+
+func (x *Start) GetEnv() [][]byte {
+	if x != nil {
+		return x.Env
+	}
+	return nil
 }
 
 type RankStarted struct {
@@ -3897,7 +3905,7 @@ const file_internal_session_sessionpb_session_proto_rawDesc = "" +
 	"envDefault\x12\x10\n" +
 	"\x03pmi\x18\t \x01(\bR\x03pmi\x12\x10\n" +
 	"\x03gpu\x18\n" +
-	" \x01(\x05R\x03gpu\"\x9f\x02\n" +
+	" \x01(\x05R\x03gpu\"\xb1\x02\n" +
 	"\x05Start\x120\n" +
 	"\x05ranks\x18\x01 \x03(\v2\x1a.mkrun.session.v1.RankSpecR\x05ranks\x12\x10\n" +
 	"\x03run\x18\x02 \x01(\fR\x03run\x12$\n" +
@@ -3909,7 +3917,9 @@ const file_internal_session_sessionpb_session_proto_rawDesc = "" +
 	"gpuIsolate\x12'\n" +
 	"\x0freport_bindings\x18\b \x01(\bR\x0ereportBindings\x12\x1f\n" +
 	"\vpmi_mapping\x18\t \x01(\tR\n" +
-	"pmiMapping\"\xd6\x01\n" +
+	"pmiMapping\x12\x10\n" +
+	"\x03env\x18\n" +
+	" \x03(\fR\x03env\"\xd6\x01\n" +
 	"\vRankStarted\x12\x12\n" +
 	"\x04rank\x18\x01 \x01(\x05R\x04rank\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\x05R\x03pid\x12\x17\n" +
