@@ -71,7 +71,7 @@ bench-launch: ## start 16 ranks in every way, beside ssh, srun, mpirun and torch
 bench-failures: ## the same harm to a job of mkrun, mpirun and torchrun: seconds until nothing is left (needs root)
 	@scripts/setup.sh testbed
 	@scripts/setup.sh contenders
-	go test -tags testbed -run '^$$' -bench Failures -benchtime 1x -timeout 20m ./internal/e2e
+	go test -tags testbed -run '^$$' -bench Failures -benchtime 1x -timeout 30m ./internal/e2e
 
 .PHONY: bench-scale
 bench-scale: setup ## up to 1,024 agents in one process: time until all have the roster, memory of each; drawn into docs/

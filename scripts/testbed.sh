@@ -17,6 +17,7 @@
 #   scripts/testbed.sh drop-ssh DIR HOST   drop all packets to the host's sshd: connections hang
 #   scripts/testbed.sh stop-sshd DIR HOST  no sshd: connections are refused
 #
+# GORACE, for programs built with Go's race detector, is the same on all hosts as it was here when they were made.
 # DIR/HOST/bin is in the PATH of commands that come over ssh; DIR/HOST/home is their HOME. DIR/disk is another folder on
 # each host (DIR/HOST/disk, seen from outside); all else is shared. DIR/ssh_config is for `ssh -F`.
 set -euo pipefail
@@ -112,7 +113,7 @@ UsePAM no
 PermitRootLogin yes
 PasswordAuthentication no
 PrintMotd no
-SetEnv PATH=$DIR/$host/bin:/usr/local/bin:/usr/bin:/bin HOME=$DIR/$host/home
+SetEnv PATH=$DIR/$host/bin:/usr/local/bin:/usr/bin:/bin HOME=$DIR/$host/home "GORACE=${GORACE:-}"
 CONF
   done
   for i in $(seq "$n"); do

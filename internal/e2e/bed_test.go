@@ -51,7 +51,11 @@ func testMain(m *testing.M) int {
 	bed.mkrun, bed.other = filepath.Join(dir, "mkrun"), filepath.Join(dir, "mkrun-other")
 	for path, version := range map[string]string{bed.mkrun: "v1.0.0-test", bed.other: "v0.9.0-other"} {
 		flag := "-X github.com/mkrun/mkrun/internal/version.version=" + version
-		if out, err := exec.Command("go", "build", "-ldflags", flag, "-o", path, "../../cmd/mkrun").CombinedOutput(); err != nil {
+		args := []string{"build", "-ldflags", flag, "-o", path}
+		if raceEnabled {
+			args = append(args, "-race")
+		}
+		if out, err := exec.Command("go", append(args, "../../cmd/mkrun")...).CombinedOutput(); err != nil {
 			return fail("building mkrun", err, out)
 		}
 	}
@@ -62,6 +66,10 @@ func testMain(m *testing.M) int {
 	}
 	if err := os.WriteFile(filepath.Join(dir, mknet.Library), library, 0o600); err != nil {
 		return fail("copying it", err, nil)
+	}
+	races := filepath.Join(dir, "race") // all processes on all hosts report there
+	if err := os.Setenv("GORACE", "atexit_sleep_ms=0 log_path="+races); err != nil {
+		return fail("telling where data races are reported", err, nil)
 	}
 	if out, err := exec.Command(bed.script, "up", bed.dir, fmt.Sprint(len(hosts))).CombinedOutput(); err != nil {
 		return fail("making the test bed (root and `scripts/setup.sh testbed` are needed)", err, out)
@@ -88,7 +96,13 @@ func testMain(m *testing.M) int {
 			return fail("installing mkrun", err, nil)
 		}
 	}
-	return m.Run()
+	status := m.Run()
+	reports, _ := filepath.Glob(races + ".*")
+	for _, path := range reports {
+		text, err := os.ReadFile(path)
+		status = fail("a data race", err, text)
+	}
+	return status
 }
 
 // fault does something to a host and undoes it at the end of the test. What it needs to know follows the host's name.

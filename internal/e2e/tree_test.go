@@ -59,6 +59,42 @@ func TestP65SizesAroundTheTreesBoundaries(t *testing.T) {
 	nobody(t, time.Now(), settle)
 }
 
+// --copy-self in a job of more hosts than the launcher starts itself: those that others report to copy what they are
+// themselves, though the file that they were started from is gone.
+func TestCopySelfDownTheTree(t *testing.T) {
+	const n = 65
+	dir, log, tmp := t.TempDir(), t.TempDir(), t.TempDir()
+	ssh := filepath.Join(dir, "ssh")
+	if err := os.WriteFile(ssh, []byte(strings.Replace(fakeSSH, "exec $command", `exec sh -c "$command"`, 1)), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("SSH_LOG", log)
+	t.Setenv("TMPDIR", tmp)
+	j := launch(t, "--agent", "ssh", "--ssh-cmd", ssh, "--remote-mkrun", "/no/such/mkrun", "--copy-self", "-H", fmt.Sprintf("127.0.1.[1-%d]", n),
+		"--tag", "none", "--", "sh", "-c", "echo $RANK")
+	j.want(t, 0)
+	if got := len(lines(j.stdout.String())); got != n {
+		t.Errorf("%d ranks spoke, want %d", got, n)
+	}
+	starters := map[string]bool{}
+	for i := range n {
+		who, err := os.ReadFile(filepath.Join(log, fmt.Sprintf("127.0.1.%d", i+1)))
+		words := strings.Fields(string(who))
+		if err != nil || len(words) != 2 || words[0] != words[1] { // for the copy, and for the agent
+			t.Errorf("host %d was asked by %q (%v), want twice by one", i, who, err)
+			continue
+		}
+		starters[words[0]] = true
+	}
+	if len(starters) != 3 { // the launcher, and the first two hosts
+		t.Errorf("%d processes started agents, want 3", len(starters))
+	}
+	if left, err := filepath.Glob(filepath.Join(tmp, "mkrun-staged.*")); err != nil || len(left) > 0 {
+		t.Errorf("copies are left: %q, %v", left, err)
+	}
+	nobody(t, time.Now(), settle)
+}
+
 // A tree as deep as it gets: each host reports to the one before it. One in the middle is cut: those before it end, it and
 // those behind it do too.
 func TestTreeHostIsCut(t *testing.T) {
