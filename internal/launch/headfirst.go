@@ -421,7 +421,7 @@ func (p *headPipe) obey(signals chan<- os.Signal, feed *stdinFeed, window *outpu
 			gone(errors.New("the launcher is gone"))
 			return
 		}
-		watch.Resume()
+		watch.Alive()
 		switch k := m.Kind.(type) {
 		case *pb.ToHead_Stdin:
 			if err := feed.feed(k.Stdin); err != nil {
@@ -432,8 +432,11 @@ func (p *headPipe) obey(signals chan<- os.Signal, feed *stdinFeed, window *outpu
 			window.taken(k.OutputTaken.GetBytes())
 		case *pb.ToHead_Signal:
 			s := syscall.Signal(k.Signal)
-			if s == syscall.SIGTSTP { // the launcher stops next, and will be silent
+			switch s {
+			case syscall.SIGTSTP: // the launcher stops in a moment, and will be silent
 				watch.Pause()
+			case syscall.SIGCONT:
+				watch.Resume()
 			}
 			signals <- s
 		}
