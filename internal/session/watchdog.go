@@ -68,6 +68,7 @@ func (w *Watchdog) Pause() {
 	w.mu.Unlock()
 }
 
+// Resume ends Pause: the count begins anew.
 func (w *Watchdog) Resume() {
 	w.mu.Lock()
 	w.paused = false
