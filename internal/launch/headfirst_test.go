@@ -24,7 +24,7 @@ func TestHeadBearsAStoppedLauncher(t *testing.T) {
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			(&headPipe{r: bufio.NewReader(r)}).obey(signals, nil, gone)
+			(&headPipe{r: bufio.NewReader(r)}).obey(signals, nil, nil, gone)
 		}()
 		say := func(m *pb.ToHead) {
 			if err := launcher.sendTo(m); err != nil {
