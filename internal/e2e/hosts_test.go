@@ -236,9 +236,12 @@ func TestP14P35SignalsReachAllHosts(t *testing.T) {
 	j = begin(t, "-H", all, "--", "sh", "-c", "trap '' INT TERM; while :; do sleep 7777; done")
 	waitFor(t, "sleep 7777", hosts...)
 	kill(t, j.cmd.Process.Pid, syscall.SIGINT)
-	j.waitForStderr(t, "passed on to all ranks") // signals at once are one
+	const again = 300 * time.Millisecond // the same at once is no other wish
+	j.waitForStderr(t, "passed on to all ranks")
+	time.Sleep(again)
 	kill(t, j.cmd.Process.Pid, syscall.SIGINT)
 	j.waitForStderr(t, "again: SIGTERM to all ranks")
+	time.Sleep(again)
 	kill(t, j.cmd.Process.Pid, syscall.SIGINT)
 	j.want(t, 130)
 	nobody(t, time.Now(), settle)
