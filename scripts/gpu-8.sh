@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks and times ag_gemm on all GPUs of this machine, 8, 4, 2 or 1 of them, and measures the links between them. Builds
 # nothing and uses no network: `make build cuda` before, anywhere, and bring bin/mkrun, build/libmkernel.so, build/gpu_ag_gemm
-# and build/plans along (56 MB). The timing needs python3 with PyTorch; what cannot run is said and the rest goes on.
+# and build/plans along (42 MB). The timing needs python3 with PyTorch; what cannot run is said and the rest goes on.
 #
 #   scripts/gpu-8.sh [OPTIONS] [FOLDER]   results go to FOLDER (default build/gpu-8): at most 8 files, kept up to date, so that
 #                                         a run that is cut short leaves what it has
@@ -80,7 +80,7 @@ if [ "$mode" != show ]; then
   trap 'rm -rf "$work"' EXIT
   trap 'collect; exit 1' TERM INT
   # Logs of a run before are not of this one.
-  rm -f "$out"/{table.txt,facts.txt,parts.tsv,logs.txt,topo.json,bench.json,tune.jsonl,tuned.yaml}
+  rm -f "$out"/{table.txt,facts.txt,parts.tsv,logs.txt,topo.json,bench.json,tuned.yaml,more.tar.gz}
 else
   work=WORK # in listings
 fi
@@ -135,7 +135,11 @@ collect() {
   [ -f "$work/parts.tsv" ] || return 0
   cp "$work/parts.tsv" "$out/"
   local f
-  for f in topo.json tune.jsonl tuned.yaml; do [ ! -s "$work/$f" ] || cp "$work/$f" "$out/"; done
+  for f in topo.json tuned.yaml; do [ ! -s "$work/$f" ] || cp "$work/$f" "$out/"; done
+  # What the table is not made of: documents of launches, all that tune timed, timelines.
+  local more=(parts.tsv)
+  for f in "$work"/launch*.json "$work"/tune.jsonl "$work"/timeline-*; do [ ! -e "$f" ] || more+=("${f##*/}"); done
+  tar -czf "$out/more.tar.gz" -C "$work" "${more[@]}"
   [ ! -f "$work/facts.log" ] || cp "$work/facts.log" "$out/facts.txt"
   for f in "$work"/*.log; do
     [ "$f" = "$work/facts.log" ] || { printf '\n=== %s\n' "${f##*/}" && tail -c 1500000 "$f"; }
@@ -234,6 +238,12 @@ part_bars() {
     "mover=sm push_ctas=132 push_group=1,4,8,32" --json "$work/bench-bars-wide.json"
   step bars-few.log "${bench[@]}" ag "${loop[@]}" --shapes 256,4096,8192 16,4096,8192 --configs "" "mover=sm tile_n=128 cluster=1 split_k=1,2,4" \
     "mover=sm push_ctas=16,33,66,132" --json "$work/bench-bars-few.json"
+  # Inside a call: copies by copy engine, pushes by SMs, few rows.
+  local m n k
+  for shape in 8192,1024,8192 2048,2048,2048 256,4096,8192; do
+    IFS=, read -r m n k <<< "$shape"
+    step bars-timeline.log bin/mkrun launch --ppn 2 --engine cuda --iters 20 --warmup 2 ag_gemm --m "$m" --n "$n" --k "$k" --timeline "$work/timeline-$m"
+  done
   step bars-long.log "${bench[@]}" ag "${loop[@]}" --shapes 32768,4096,8192 --configs "" "mover=ce ctas=128,124" "mover=ce raster_group=8,32" \
     --json "$work/bench-bars-long.json"
 }

@@ -183,7 +183,7 @@ func TestGPUScriptRuns(t *testing.T) {
 		t.Errorf("status %d\n%s", status, said)
 	}
 	for name, want := range map[string]string{
-		"facts.txt": "nvidia-smi topo -m", "parts.tsv": "tune\tok\t", "tuned.yaml": "tuned 64x32x16 bf16 cuda 1x2", "tune.jsonl": `"shape":"64x32x16"`,
+		"facts.txt": "nvidia-smi topo -m", "parts.tsv": "tune\tok\t", "tuned.yaml": "tuned 64x32x16 bf16 cuda 1x2", "more.tar.gz": "\x1f\x8b",
 		"table.txt": "# gpu-8.sh on 2 GPUs", "logs.txt": "=== tune.log",
 	} {
 		if !strings.Contains(results[name], want) {

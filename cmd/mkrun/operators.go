@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -151,6 +152,7 @@ func (f *operatorFlags) addRun(cmd *cobra.Command) {
 	fs.Float64Var(&f.req.Net.BandwidthGBs, "net-bandwidth", 0, "emulated bandwidth between nodes, GB/s per rank and direction (0: not limited)")
 	fs.DurationVar(&f.req.Net.Latency, "net-latency", 0, "emulated latency of each message between nodes, e.g. 50us")
 	fs.BoolVar(&f.req.Net.Reorder, "net-reorder", false, "deliver the pieces of messages between nodes out of order (seeded by --seed)")
+	fs.StringVar(&f.req.Timeline, "timeline", "", "on GPUs: make one call more, and write what its CTAs did and when into this folder, as rank-N.json for Chrome's trace viewer (ui.perfetto.dev), on each rank's host")
 	fs.DurationVar(&f.req.WaitTimeout, "wait-timeout", 20*time.Second, "bound of every single wait of a rank for a flag or a peer")
 }
 
@@ -224,6 +226,11 @@ func (f *launchFlags) launchOperator(cmd *cobra.Command, op *operatorFlags) erro
 		return f.refuse(cmd, err)
 	}
 	req := op.req
+	if req.Timeline != "" {
+		if req.Timeline, err = filepath.Abs(req.Timeline); err != nil {
+			return &usageError{cmd.CommandPath(), fmt.Errorf("--timeline: %w", err)}
+		}
+	}
 	req.World, req.Engine, req.Check = job.World, f.run.engine, f.run.check
 	req.Net.GID = op.netGID + 1
 	req.Iters, req.Warmup, req.Seed, req.Net.Seed = f.run.iters, f.run.warmup, f.run.seed, f.run.seed

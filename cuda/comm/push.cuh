@@ -3,6 +3,7 @@
 // and the load on the SMs is even.
 #pragma once
 #include "comm/push.h"
+#include "comm/record.cuh"
 #include "comm/schedule.h"
 #include "comm/wait.cuh"
 #include "kernels/gemm_tile.h"
@@ -25,18 +26,22 @@ struct PushSpace {
 };
 
 // The whole role. Returns the clock cycles it waited.
+template <class Lane>
 __device__ __forceinline__ int64_t push_role(const WaitContext& w, const PushPlan& p, const StampGrid& grid,
                                              const Copy* copies, int32_t count, const PushSpace& space,
-                                             const PushBuffer& buffer, uint64_t epoch) {
+                                             const PushBuffer& buffer, uint64_t epoch, Lane& lane) {
   const uint64_t* own_flags = space.flags[w.rank];
   uint32_t parity = 0;
   int64_t waited = 0;
   for (int32_t i = 0; i < count; ++i) {
     const Copy& c = copies[i];
     // The readers of the call before must be done with these rows before they are written again.
+    const uint32_t credit = lane.now();
     const int64_t start = clock64();
     wait_for(w, kRolePush, own_flags, c.free, epoch);
     waited += clock64() - start;
+    lane.add(MK_EVENT_CREDIT, i, credit);
+    const uint32_t push = lane.now();
     ptx::fence_async_global();
     if (aborted(w)) return waited;
     const uint32_t row_blocks = static_cast<uint32_t>(stamp_rows(grid, c.rows));
@@ -62,6 +67,7 @@ __device__ __forceinline__ int64_t push_role(const WaitContext& w, const PushPla
       ptx::tma_store_wait_all();  // written, not only read: the flag says that the data is there
       ptx::store_release_system(stamps + stamp_index(grid, b.row_block, b.k_step), epoch);
     }
+    lane.add(MK_EVENT_PUSH, i, push);
   }
   return waited;
 }

@@ -19,9 +19,8 @@ constexpr uint64_t kSumFlagBytes = kMostSms * mk::kConsumerGroups * sizeof(uint6
 }  // namespace
 
 namespace mk {
-namespace {
 
-void launch(mk_ag_gemm& op, const mk_ag_gemm_args& a, const mk_ag_gemm_config& wanted, cudaStream_t stream) {
+void launch(mk_ag_gemm& op, const mk_ag_gemm_args& a, const mk_ag_gemm_config& wanted, cudaStream_t stream, const Timeline* timeline) {
   const mk_context& context = *op.context;
   check_ag_gemm(a, op.capacity, context.world);
   if (a.m == 0 || (a.n == 0 && context.world == 1)) return;
@@ -47,7 +46,8 @@ void launch(mk_ag_gemm& op, const mk_ag_gemm_args& a, const mk_ag_gemm_config& w
     check_cuda(ag_gemm_prologue_launch(p.wait, copy_credits(op, p, s), stream), "launching the prologue");
     check_cuda(cudaEventRecord(op.fork, stream), "forking the copy stream");
   }
-  check_cuda(ag_gemm_launch(shape, p, ctas, stream), "launching ag_gemm");
+  check_cuda(timeline != nullptr ? ag_gemm_timeline_launch(shape, p, *timeline, ctas, stream) : ag_gemm_launch(shape, p, ctas, stream),
+             "launching ag_gemm");
   if (copies) {
     check_cuda(cudaStreamWaitEvent(op.copy, op.fork, 0), "forking the copy stream");
     copy_shards(op, p, a, c, s);
@@ -55,6 +55,8 @@ void launch(mk_ag_gemm& op, const mk_ag_gemm_args& a, const mk_ag_gemm_config& w
     check_cuda(cudaStreamWaitEvent(stream, op.join, 0), "joining the copy stream");
   }
 }
+
+namespace {
 
 // Everything that is loaded lazily is loaded here: loading while a peer waits inside a kernel could hang both.
 void prepare_kernels(mk_ag_gemm& op) {
@@ -195,7 +197,7 @@ int mk_ag_gemm_launch(mk_ag_gemm* op, const mk_ag_gemm_args* args, const mk_ag_g
       c = *config;
     }
     const mk::DeviceGuard guard(op->context->device);
-    mk::launch(*op, *args, c, stream);
+    mk::launch(*op, *args, c, stream, nullptr);
   });
 }
 

@@ -53,6 +53,9 @@ namespace mk {
 // What the kernel is given for one call; throws Error where a plan has more than it takes.
 AgGemmParams make_params(const mk_ag_gemm& op, const mk_ag_gemm_args& args, const mk_ag_gemm_config& config, const Schedule& schedule);
 
+// Checks, completes and launches a call; with `timeline`, by the kernel that records.
+void launch(mk_ag_gemm& op, const mk_ag_gemm_args& args, const mk_ag_gemm_config& wanted, cudaStream_t stream, const Timeline* timeline);
+
 // What the copies of a call wait for, each credit once.
 CopyCredits copy_credits(const mk_ag_gemm& op, const AgGemmParams& params, const Schedule& schedule);
 

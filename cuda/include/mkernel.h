@@ -162,6 +162,32 @@ typedef struct mk_ag_gemm_waits {
   int64_t mean[MK_WAIT_ROLES], most[MK_WAIT_ROLES];
 } mk_ag_gemm_waits;
 
+/* A CTA's threads that are recorded. */
+typedef enum mk_timeline_lane {
+  MK_LANE_LOAD = 0,       /* asks for operands and waits for those of peers */
+  MK_LANE_PUSH = 1,       /* mover sm */
+  MK_LANE_MULTIPLY_0 = 2, /* upper half of a tile's rows */
+  MK_LANE_MULTIPLY_1 = 3,
+  MK_TIMELINE_LANES = 4
+} mk_timeline_lane;
+
+typedef enum mk_timeline_kind {
+  MK_EVENT_LOAD = 0,     /* the loads of a unit of work, waits included; `what`: the unit */
+  MK_EVENT_WAIT = 1,     /* of them, a wait for a peer's rows; `what`: the segment of the call */
+  MK_EVENT_MULTIPLY = 2, /* `what`: the unit */
+  MK_EVENT_STORE = 3,    /* its result; `what`: the unit */
+  MK_EVENT_CREDIT = 4,   /* a wait for the credit to overwrite; `what`: the copy of the call */
+  MK_EVENT_PUSH = 5,     /* this CTA's blocks of a copy; `what`: the copy */
+  MK_EVENT_KINDS = 6
+} mk_timeline_kind;
+
+/* Nanoseconds since this rank's first CTA began. */
+typedef struct mk_timeline_event {
+  int32_t cta, lane;   /* lane: mk_timeline_lane */
+  uint32_t kind, what; /* kind: mk_timeline_kind */
+  int64_t start, end;
+} mk_timeline_event;
+
 MK_API uint32_t mk_version(void);
 
 /* Collective. The library passes its own memory handles between ranks of one host. */
@@ -204,6 +230,12 @@ MK_API int mk_ag_gemm_reset(mk_ag_gemm* op, mk_error* error);
 
 /* Of the last call that is done; synchronise the stream first. */
 MK_API int mk_ag_gemm_waited(mk_ag_gemm* op, mk_ag_gemm_waits* waits, mk_error* error);
+
+/* Collective: one call, as mk_ag_gemm_launch makes it behind a barrier, by a second build of the kernel that records what its
+ * threads do; waits for it. bf16 only. Fills up to `capacity` events, in no order; *count is how many there are, *lost how many the
+ * kernel could not keep. A recorded call is a little slower than others, and no other build pays for it. */
+MK_API int mk_ag_gemm_timeline(mk_ag_gemm* op, const mk_ag_gemm_args* args, const mk_ag_gemm_config* config, mk_stream stream,
+                               mk_timeline_event* events, uint64_t capacity, uint64_t* count, uint64_t* lost, mk_error* error);
 
 /* For callers without a CUDA runtime of their own. Memory is the GPU's; copies go either way between it and the host
  * (or inside it), are ordered in the stream and done when the function returns. */

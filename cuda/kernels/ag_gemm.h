@@ -9,6 +9,7 @@
 #include "comm/send.h"
 #include "kernels/split_k.h"
 #include "kernels/tile_order.h"
+#include "kernels/timeline.h"
 
 namespace mk {
 
@@ -67,6 +68,11 @@ cudaError_t ag_gemm_prepare(const AgGemmShape& shape);
 cudaError_t ag_gemm_resident(const AgGemmShape& shape, int* ctas);
 
 cudaError_t ag_gemm_launch(const AgGemmShape& shape, const AgGemmParams& params, int ctas, cudaStream_t stream);
+
+// The same by the kernels that record what they do; bf16 only.
+cudaError_t ag_gemm_timeline_prepare(const AgGemmShape& shape);
+cudaError_t ag_gemm_timeline_launch(const AgGemmShape& shape, const AgGemmParams& params, const Timeline& timeline, int ctas,
+                                    cudaStream_t stream);
 
 // One CTA before a copy-engine call: sets the stamp, then waits until the peers have read their landing buffers.
 cudaError_t ag_gemm_prologue_launch(const WaitContext& wait, const CopyCredits& credits, cudaStream_t stream);

@@ -10,6 +10,7 @@
 
 #include "comm/gate.cuh"
 #include "comm/push.cuh"
+#include "comm/record.cuh"
 #include "comm/send.cuh"
 #include "kernels/gemm_core.cuh"
 #include "kernels/split_k.cuh"
@@ -63,8 +64,8 @@ __device__ __forceinline__ void note_waited(const AgGemmParams& p, Role role, bo
 // Steps of B that a merged tile asks into L2 while it waits for the peers' rows.
 constexpr int kPrefetchSteps = 24;
 
-template <class Tile>
-__device__ __forceinline__ void producer_role(const AgGemmParams& p, const GemmShared<Tile>& s) {
+template <class Tile, class Lane>
+__device__ __forceinline__ void producer_role(const AgGemmParams& p, const GemmShared<Tile>& s, Lane& record) {
   const int lane = threadIdx.x % 32;
   const uint32_t cta = cta_in_cluster<Tile>();
   const uint64_t epoch = current_epoch(p.wait);
@@ -73,6 +74,7 @@ __device__ __forceinline__ void producer_role(const AgGemmParams& p, const GemmS
   RingPosition<Tile> at;
   Gate gate;
   for (uint32_t unit = units.first; unit < units.end; unit += units.stride) {
+    const uint32_t begun = record.now();
     const SplitPart part = split_part(p.split, p.k_steps, unit);
     tile.move_to(p, part.tile, cta);
     const Segment& segment = p.segments[tile.segment];
@@ -85,7 +87,11 @@ __device__ __forceinline__ void producer_role(const AgGemmParams& p, const GemmS
     const CUtensorMap* a = segment.own_row >= 0 ? &p.a : &p.landing;
     const int32_t row = (segment.own_row >= 0 ? segment.own_row : segment.row) + in_segment;
     for (int32_t step = part.first_step; step < part.end_step; ++step) {
-      if (gated && step >= gate.ready) gate.wait(p.wait, epoch, step);
+      if (gated && step >= gate.ready) {
+        const uint32_t waiting = record.now();
+        gate.wait(p.wait, epoch, step);
+        record.add(MK_EVENT_WAIT, tile.segment, waiting);
+      }
       if (lane == 0) {
         const int column = step * kStepK;
         const auto load_a = [&](char* to, uint64_t* full) { ptx::tma_load(to, a, full, column, row, 0); };
@@ -94,19 +100,21 @@ __device__ __forceinline__ void producer_role(const AgGemmParams& p, const GemmS
       __syncwarp();
       at.advance();
     }
+    record.add(MK_EVENT_LOAD, unit, begun);
   }
   note_waited(p, kRoleProducer, lane == 0, gate.waited);
 }
 
 // The producer of merged tiles: each K step takes the rows of all segments.
-template <class Tile>
-__device__ __forceinline__ void merged_producer_role(const AgGemmParams& p, const GemmShared<Tile>& s) {
+template <class Tile, class Lane>
+__device__ __forceinline__ void merged_producer_role(const AgGemmParams& p, const GemmShared<Tile>& s, Lane& record) {
   const int lane = threadIdx.x % 32;
   const uint64_t epoch = current_epoch(p.wait);
   const UnitRange<Tile> units(p);
   RingPosition<Tile> at;
   Gate gate;
   for (uint32_t unit = units.first; unit < units.end; unit += units.stride) {
+    const uint32_t begun = record.now();
     const SplitPart part = split_part(p.split, p.k_steps, unit);
     const int b_row = static_cast<int>(part.tile) * Tile::kTileN;
     for (int32_t step = part.first_step + lane; step < min(part.end_step, part.first_step + kPrefetchSteps); step += 32)
@@ -115,7 +123,9 @@ __device__ __forceinline__ void merged_producer_role(const AgGemmParams& p, cons
       const Segment& segment = p.segments[i];
       if (segment.flag == kNoFlag) continue;
       gate.start(p.flags[p.wait.rank] + segment.flag, segment.field ? p.gate : one_stamp(), 0);
+      const uint32_t waiting = record.now();
       gate.wait_all(p.wait, epoch, part.first_step, part.end_step);
+      record.add(MK_EVENT_WAIT, i, waiting);
     }
     for (int32_t step = part.first_step; step < part.end_step; ++step) {
       if (lane == 0) {
@@ -133,12 +143,13 @@ __device__ __forceinline__ void merged_producer_role(const AgGemmParams& p, cons
       __syncwarp();
       at.advance();
     }
+    record.add(MK_EVENT_LOAD, unit, begun);
   }
   note_waited(p, kRoleProducer, lane == 0, gate.waited);
 }
 
-template <class Tile, typename T>
-__device__ __forceinline__ void consumer_role(const AgGemmParams& p, const GemmShared<Tile>& s, int group) {
+template <class Tile, typename T, class Lane>
+__device__ __forceinline__ void consumer_role(const AgGemmParams& p, const GemmShared<Tile>& s, int group, Lane& record) {
   const uint32_t cta = cta_in_cluster<Tile>();
   const UnitRange<Tile> units(p);
   // The push role of this CTA has the second pair of store buffers.
@@ -148,7 +159,10 @@ __device__ __forceinline__ void consumer_role(const AgGemmParams& p, const GemmS
   float sum[Tile::kTileN / 2];
   for (uint32_t unit = units.first; unit < units.end; unit += units.stride) {
     const SplitPart part = split_part(p.split, p.k_steps, unit);
+    const uint32_t multiplying = record.now();
     gemm_multiply<Tile, T>(s, at, group, part.end_step - part.first_step, sum);
+    record.add(MK_EVENT_MULTIPLY, unit, multiplying);
+    const uint32_t storing = record.now();
     int32_t row = group * kGroupM, column, rows;  // first row of C, and how many from there on are this group's or later's
     if (p.merged) {
       column = static_cast<int32_t>(part.tile) * Tile::kTileN;
@@ -167,6 +181,7 @@ __device__ __forceinline__ void consumer_role(const AgGemmParams& p, const GemmS
         const uint32_t barrier = kBarrierEpilogue + group;
         if (part.part > 0) {
           split_give(p.split, part, group, barrier, sum, current_epoch(p.wait));
+          record.add(MK_EVENT_STORE, unit, storing);
           continue;
         }
         split_take(p.split, part, group, barrier, sum, current_epoch(p.wait), p.wait);
@@ -184,6 +199,7 @@ __device__ __forceinline__ void consumer_role(const AgGemmParams& p, const GemmS
       T* c = static_cast<T*>(p.c_base) + row * p.c_pitch + column;
       gemm_store_direct<Tile, T>(sum, c, p.c_pitch, rows, p.n - column);
     }
+    record.add(MK_EVENT_STORE, unit, storing);
   }
   if (threadIdx.x % kWarpgroup == 0) ptx::tma_store_wait_all();
 }
@@ -208,12 +224,13 @@ __device__ __forceinline__ void leave(const AgGemmParams& p, uint64_t epoch) {
   notice_role(p.wait, p.send, p.notices, p.notice_count, epoch);
 }
 
-template <class Tile, typename T>
-__global__ void __launch_bounds__(kThreads, 1) ag_gemm_kernel(const __grid_constant__ AgGemmParams p) {
+template <class Tile, typename T, class Recording>
+__device__ __forceinline__ void ag_gemm_body(const AgGemmParams& p, const Recording& recording) {
   extern __shared__ char raw_shared[];
   const GemmShared<Tile> s(raw_shared);
   const int64_t start = clock64();
   if (threadIdx.x == 0) {
+    recording.begin();
     gemm_init_barriers<Tile>(s);
     *s.abort_seen() = aborted(p.wait);
     ptx::tma_prefetch_map(&p.a);
@@ -238,26 +255,32 @@ __global__ void __launch_bounds__(kThreads, 1) ag_gemm_kernel(const __grid_const
     ptx::registers_release<kProducerRegisters>();
     const int warp = threadIdx.x / 32;
     if (warp == kLoadWarp) {
+      auto lane = recording.lane(MK_LANE_LOAD, threadIdx.x == 0);
       if constexpr (Tile::kTileN == kSplitTileN && Tile::kCluster == 1) {
         if (p.merged) {
-          merged_producer_role<Tile>(p, s);
+          merged_producer_role<Tile>(p, s, lane);
         } else {
-          producer_role<Tile>(p, s);
+          producer_role<Tile>(p, s, lane);
         }
       } else {
-        producer_role<Tile>(p, s);
+        producer_role<Tile>(p, s, lane);
       }
+      lane.finish();
     } else if (warp == kPushWarp && threadIdx.x % 32 == 0 && static_cast<int32_t>(blockIdx.x) < p.push.ctas) {
+      auto lane = recording.lane(MK_LANE_PUSH, true);
       const int64_t waited = push_role(p.wait, p.push, p.gate, p.copies, p.copy_count,
                                        {p.flags, &p.own, &p.passed, p.destination}, {s.push(), s.pushed()},
-                                       current_epoch(p.wait));
+                                       current_epoch(p.wait), lane);
       note_waited(p, kRolePush, true, waited);
+      lane.finish();
     } else if (warp == kSendWarp && threadIdx.x % 32 == 0 && blockIdx.x == 0 && p.send_count > 0) {
       note_waited(p, kRoleSend, true, send_role(p.wait, p.send, p.sends, p.send_count, current_epoch(p.wait)));
     }
   } else {
     ptx::registers_claim<kConsumerRegisters>();
-    consumer_role<Tile, T>(p, s, warpgroup - 1);
+    auto lane = recording.lane(MK_LANE_MULTIPLY_0 + warpgroup - 1, threadIdx.x % kWarpgroup == 0);
+    consumer_role<Tile, T>(p, s, warpgroup - 1, lane);
+    lane.finish();
   }
 
   __syncwarp();
@@ -268,12 +291,19 @@ __global__ void __launch_bounds__(kThreads, 1) ag_gemm_kernel(const __grid_const
     ptx::cluster_sync();
   }
   note_waited(p, kRoleNone, threadIdx.x == 0, clock64() - start);
-  if (threadIdx.x == 0) leave(p, current_epoch(p.wait));
+  if (threadIdx.x == 0) {
+    recording.end();
+    leave(p, current_epoch(p.wait));
+  }
 }
 
 template <class Tile, typename T>
-struct Kernel {
-  static constexpr auto kEntry = &ag_gemm_kernel<Tile, T>;
+__global__ void __launch_bounds__(kThreads, 1) ag_gemm_kernel(const __grid_constant__ AgGemmParams p) {
+  ag_gemm_body<Tile, T>(p, NoRecord());
+}
+
+template <class Tile>
+struct KernelConfig {
   static cudaLaunchConfig_t config(cudaLaunchAttribute (&attributes)[2], int ctas, cudaStream_t stream) {
     attributes[0].id = cudaLaunchAttributeCooperative;
     attributes[0].val.cooperative = 1;
@@ -289,6 +319,11 @@ struct Kernel {
     c.numAttrs = Tile::kCluster == 1 ? 1 : 2;
     return c;
   }
+};
+
+template <class Tile, typename T>
+struct Kernel : KernelConfig<Tile> {
+  static constexpr auto kEntry = &ag_gemm_kernel<Tile, T>;
 };
 
 // Calls `f` with the kernel of an element type.

@@ -318,6 +318,34 @@ struct Suite {
     cudaGraphDestroy(captured);
   }
 
+  // A call that is recorded is as right as others, and its events say that every tile was loaded, multiplied and stored.
+  void recorded(int mover) {
+    constexpr int64_t kRowTiles = 4, kColumnTiles = 3;
+    Operands<__nv_bfloat16> o({kRowTiles * 128 * rank.world, kColumnTiles * 256, 1024}, rank.rank, rank.world, 940);
+    const mk_ag_gemm_args a = o.args();
+    const mk_ag_gemm_config c = config(mover, 256, 1);
+    o.poison();
+    rank.meet();
+    std::vector<mk_timeline_event> events(1 << 20);
+    uint64_t count = 0, lost = 0;
+    must(mk_ag_gemm_timeline(op, &a, &c, stream, events.data(), events.size(), &count, &lost, &error), "a call that is recorded");
+    right(o, "recorded, " + name(o.p, c));
+    int64_t seen[MK_EVENT_KINDS] = {};
+    bool ordered = count <= events.size();
+    for (uint64_t i = 0; ordered && i < count; ++i) {
+      const mk_timeline_event& e = events[i];
+      ordered = e.kind < MK_EVENT_KINDS && e.start >= 0 && e.start <= e.end && e.end < 1'000'000'000;
+      if (ordered) ++seen[e.kind];
+    }
+    const int64_t tiles = kRowTiles * kColumnTiles * rank.world;
+    char text[160];
+    snprintf(text, sizeof text, "loads %lld, waits %lld, multiplies %lld, stores %lld, credits %lld, pushes %lld, lost %llu", (long long)seen[0],
+             (long long)seen[1], (long long)seen[2], (long long)seen[3], (long long)seen[4], (long long)seen[5], (unsigned long long)lost);
+    verdict(ordered && lost == 0 && seen[MK_EVENT_LOAD] == tiles && seen[MK_EVENT_MULTIPLY] == 2 * tiles && seen[MK_EVENT_STORE] == 2 * tiles &&
+                (seen[MK_EVENT_PUSH] > 0) == (mover == MK_MOVER_SM && rank.world > nodes) && seen[MK_EVENT_PUSH] == seen[MK_EVENT_CREDIT],
+            "timeline, " + name(o.p, c), text);
+  }
+
   // Faults that a test must catch: a tile that was not written, and flags that never come.
   void faults(int rounds) {
     const Problem p = quick ? Problem{256 * rank.world, 256, 128} : Problem{512 * rank.world, 512, 512};
@@ -488,6 +516,8 @@ struct Suite {
     if (mode == "all") repeats(MK_MOVER_SM, 101);
     graph(MK_MOVER_SM);
     if (copies) graph(MK_MOVER_CE);
+    recorded(MK_MOVER_SM);
+    if (copies) recorded(MK_MOVER_CE);
     faults(quick ? 0 : copies && mode == "all" ? 50 : 4);
     if (rank.world > 1) caller_aborts();
   }

@@ -170,6 +170,11 @@ func (s *session) calls(ctx context.Context) error {
 			return err
 		}
 	}
+	if s.spec.Timeline != "" {
+		if err := s.record(ctx); err != nil {
+			return err
+		}
+	}
 	for role := range s.result.WaitedNS {
 		s.result.WaitedNS[role] /= int64(s.spec.Iters)
 	}

@@ -54,6 +54,8 @@ type RunSpec struct {
 	Iters  int    `json:"iters"`  // timed calls
 	Seed   uint64 `json:"seed"`   // of the data
 
+	Timeline string `json:"timeline,omitempty"` // folder on each rank's host for what happens inside a call; "": none
+
 	WaitTimeout time.Duration `json:"wait_timeout"` // bound of every wait for a flag or a peer
 }
 

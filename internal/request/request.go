@@ -37,6 +37,8 @@ type Request struct {
 	Warmup int
 	Seed   uint64
 
+	Timeline string // folder for what happens inside a call, on GPUs; "": none
+
 	Net         engine.Net
 	WaitTimeout time.Duration
 
@@ -193,6 +195,10 @@ func (r Request) ResolvePlan() (*Resolved, error) {
 		Algorithm: algorithm, Partials: r.Partials,
 		Tile: use.pick("--tile", r.Tile, tileOf(out.Engine, choice.Settings), 0),
 		Net:  r.Net, Check: r.Check, Warmup: r.Warmup, Iters: r.Iters, Seed: r.Seed, WaitTimeout: r.WaitTimeout,
+		Timeline: r.Timeline,
+	}
+	if r.Timeline != "" && (out.Engine != operator.EngineCUDA || dtype != engine.BF16) {
+		return nil, fmt.Errorf("--timeline: it is the kernels for bf16 on GPUs that record what they do; this is %v by the engine %s (%s)", dtype, out.Engine, out.EngineWhy)
 	}
 	r.pickWorkers(&use, &out.Run, choice.Settings)
 	if out.Engine == operator.EngineCUDA {

@@ -16,7 +16,8 @@
   X(mk_stream_create) X(mk_stream_destroy) X(mk_stream_synchronize) X(mk_stream_hold)                                  \
   X(mk_event_create) X(mk_event_destroy) X(mk_event_record) X(mk_event_elapsed)                                        \
   X(mk_ag_gemm_heap_bytes) X(mk_ag_gemm_create) X(mk_ag_gemm_destroy)                                                  \
-  X(mk_ag_gemm_launch) X(mk_ag_gemm_choose) X(mk_ag_gemm_status) X(mk_ag_gemm_abort) X(mk_ag_gemm_waited)
+  X(mk_ag_gemm_launch) X(mk_ag_gemm_choose) X(mk_ag_gemm_status) X(mk_ag_gemm_abort) X(mk_ag_gemm_waited) \
+  X(mk_ag_gemm_timeline)
 
 typedef struct mkrun_library {
   void *handle;
@@ -77,6 +78,7 @@ MKRUN_CALL(mk_ag_gemm_launch, (const mkrun_library *lib, mk_ag_gemm *op, const m
 MKRUN_CALL(mk_ag_gemm_choose, (const mkrun_library *lib, mk_ag_gemm *op, const mk_ag_gemm_args *a, mk_ag_gemm_config *c, mk_error *e), (op, a, c, e))
 MKRUN_CALL(mk_ag_gemm_status, (const mkrun_library *lib, mk_ag_gemm *op, mk_wait_record *r, mk_error *e), (op, r, e))
 MKRUN_CALL(mk_ag_gemm_abort, (const mkrun_library *lib, mk_ag_gemm *op, mk_error *e), (op, e))
+MKRUN_CALL(mk_ag_gemm_timeline, (const mkrun_library *lib, mk_ag_gemm *op, const mk_ag_gemm_args *a, const mk_ag_gemm_config *c, mk_stream s, mk_timeline_event *v, uint64_t capacity, uint64_t *count, uint64_t *lost, mk_error *e), (op, a, c, s, v, capacity, count, lost, e))
 MKRUN_CALL(mk_ag_gemm_waited, (const mkrun_library *lib, mk_ag_gemm *op, mk_ag_gemm_waits *w, mk_error *e), (op, w, e))
 
 #endif

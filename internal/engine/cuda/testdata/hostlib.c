@@ -75,6 +75,8 @@ struct mk_ag_gemm {
   uint64_t epoch;
   mk_wait_record record;
   int64_t life, waited;
+  mk_timeline_event* events; // of a call that is recorded
+  uint64_t room, recorded;
 };
 
 static int fail(mk_error* e, int code, const char* text) {
@@ -579,6 +581,13 @@ int mk_ag_gemm_choose(mk_ag_gemm* op, const mk_ag_gemm_args* a, mk_ag_gemm_confi
   return ok(e);
 }
 
+static void note(mk_ag_gemm* op, int role, uint32_t task, uint64_t start) {
+  static const int32_t lanes[MK_ROLES] = {MK_LANE_MULTIPLY_0, MK_LANE_PUSH, MK_LANE_PUSH, MK_LANE_PUSH};
+  if (op->recorded < op->room)
+    op->events[op->recorded] = (mk_timeline_event){3, lanes[role], role == 0 ? MK_EVENT_MULTIPLY : MK_EVENT_PUSH, task, (int64_t)start, (int64_t)now()};
+  if (op->room > 0) ++op->recorded;
+}
+
 int mk_ag_gemm_launch(mk_ag_gemm* op, const mk_ag_gemm_args* a, const mk_ag_gemm_config* c, mk_stream s, mk_error* e) {
   (void)c, (void)s;
   const Call call = {op, a, {a->m, a->n, a->k}};
@@ -601,7 +610,9 @@ int mk_ag_gemm_launch(mk_ag_gemm* op, const mk_ag_gemm_args* a, const mk_ag_gemm
         if (stuck < 0) stuck = role;
         continue;
       }
+      const uint64_t begun = now();
       execute(&call, t);
+      note(op, role, next[role], begun);
       ++next[role];
       did = 1;
     }
@@ -623,6 +634,24 @@ int mk_ag_gemm_launch(mk_ag_gemm* op, const mk_ag_gemm_args* a, const mk_ag_gemm
   }
   op->life = (int64_t)(now() - start);
   return ok(e);
+}
+
+// HOSTLIB_LANE is of another library's lane.
+int mk_ag_gemm_timeline(mk_ag_gemm* op, const mk_ag_gemm_args* a, const mk_ag_gemm_config* c, mk_stream s, mk_timeline_event* events,
+                        uint64_t capacity, uint64_t* count, uint64_t* lost, mk_error* e) {
+  if (meet(op->context, e) != MK_OK) return MK_ERROR_BOOTSTRAP;
+  const int code = mk_barrier(op->context, s, e);
+  if (code != MK_OK) return code;
+  op->events = events, op->room = capacity, op->recorded = 0;
+  const uint64_t start = now();
+  const int launched = mk_ag_gemm_launch(op, a, c, s, e);
+  op->room = 0;
+  *count = op->recorded, *lost = strtoull(setting("HOSTLIB_LOST", "0"), NULL, 10);
+  for (uint64_t i = 0; i < *count && i < capacity; ++i) {
+    events[i].start -= (int64_t)start, events[i].end -= (int64_t)start;
+    events[i].lane += atoi(setting("HOSTLIB_LANE", "0"));
+  }
+  return launched;
 }
 
 int mk_ag_gemm_status(mk_ag_gemm* op, mk_wait_record* record, mk_error* e) {
