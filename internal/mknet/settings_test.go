@@ -7,6 +7,7 @@ import (
 
 	"github.com/mkrun/mkrun/internal/engine"
 	"github.com/mkrun/mkrun/internal/plan"
+	"github.com/mkrun/mkrun/internal/ports"
 )
 
 func TestDeadPeer(t *testing.T) {
@@ -85,5 +86,26 @@ func TestOptionsFor(t *testing.T) {
 	cfg.Net.RDMA.DeadPeer = 1
 	if _, err = OptionsFor(cfg, "ibverbs", 5); err == nil {
 		t.Error("a time of 1 ns passed")
+	}
+}
+
+// libfabric has names and addresses of its own for NICs; a command's time ends before the waits for it.
+func TestOptionsForOFI(t *testing.T) {
+	t.Setenv("EFA_HOME", "/opt/efa")
+	cfg := engine.Config{
+		Plan: &plan.Plan{World: plan.Uniform(2, 1)}, WaitTimeout: time.Second, ListenAddr: "10.0.0.2", Ports: ports.Range{First: 20000, Last: 20010},
+		NICs: engine.NICs{Devices: []string{"mlx5_3"}, Rails: []int{3}}, Net: engine.Net{Backend: "ofi", Provider: "tcp"},
+	}
+	o, err := OptionsFor(cfg, "ofi", 5)
+	if want := (OFI{Provider: "tcp", Address: "10.0.0.2", FirstPort: 20000, LastPort: 20010}); err != nil || o.OFI != want || o.Rails != "" || o.RDMA.EFAHome != "/opt/efa" {
+		t.Errorf("%+v, %v", o, err)
+	}
+	if o.Timeout >= cfg.WaitTimeout || o.Timeout <= cfg.WaitTimeout/2 {
+		t.Errorf("a command may take %v of %v", o.Timeout, cfg.WaitTimeout)
+	}
+	cfg.Net = engine.Net{Backend: "auto", Devices: "eth1"}
+	cfg.ListenAddr = ""
+	if o, err = OptionsFor(cfg, "ofi", 5); err != nil || !o.OFI.Hardware || o.OFI.Devices != "eth1" || o.OFI.Address != "127.0.0.1" {
+		t.Errorf("%+v, %v", o, err)
 	}
 }

@@ -53,6 +53,8 @@ func TestValidate(t *testing.T) {
 		"warm-up calls":                           func(s *RunSpec) { s.Warmup = -1 },
 		"0 timed calls":                           func(s *RunSpec) { s.Iters = 0 },
 		"must not be negative":                    func(s *RunSpec) { s.Net.Latency = -1 },
+		"--net ofi is a real network":             func(s *RunSpec) { s.Net = engine.Net{Backend: "ofi", Latency: 1} },
+		"--net-provider tcp names a provider of":  func(s *RunSpec) { s.Net = engine.Net{Backend: "tcp", Provider: "tcp"} },
 		"every wait is bounded":                   func(s *RunSpec) { s.WaitTimeout = 0 },
 		"0 workers in role send":                  func(s *RunSpec) { s.Workers[plan.RoleSend] = 0 },
 	} {
