@@ -3,7 +3,7 @@
 # otherwise it names them. Does nothing, and asks no network, when all is there.
 #
 #   scripts/setup.sh build   Go, a C compiler with the C library's headers, make, git
-#   scripts/setup.sh net     libfabric with its headers, for the tests of the inter-node path (goes on without)
+#   scripts/setup.sh net     libfabric, its headers and those of libibverbs, for the tests of the inter-node path (goes on without)
 #   scripts/setup.sh lint    shellcheck (goes on without)
 #   scripts/setup.sh pictures a browser without a screen, for the tests that look at pictures
 #   scripts/setup.sh testbed what scripts/testbed.sh makes hosts of: network namespaces, sshd, packet filter; MPICH, Slurm
@@ -80,6 +80,7 @@ case ${1:-build} in
   net)
     need libfabric1 have_libfabric
     need libfabric-dev test -e /usr/include/rdma/fabric.h
+    need libibverbs-dev test -e /usr/include/infiniband/efadv.h
     install_missing || say "going on without"
     ;;
   lint)

@@ -135,7 +135,7 @@ func (f *operatorFlags) addRun(cmd *cobra.Command) {
 	}
 	fs.StringVar(&f.req.CUDA.Mover, "mover", "", "who moves bytes between GPUs of a node: sm or ce (copy engine); default: as configured")
 	_ = cmd.RegisterFlagCompletionFunc("mover", cobra.FixedCompletions([]string{"sm", "ce"}, cobra.ShellCompDirectiveNoFileComp))
-	fs.StringVar(&f.req.Net.Backend, "net", operator.NetAuto, "what carries bytes between nodes: ibverbs (RDMA NICs), ofi (a provider of libfabric), emu (a software NIC, on one host), tcp, or auto: the first that all ranks have")
+	fs.StringVar(&f.req.Net.Backend, "net", operator.NetAuto, "what carries bytes between nodes: efa (AWS EFA), ibverbs (RDMA NICs), ofi (a provider of libfabric), emu (a software NIC, on one host), tcp, or auto: the first that all ranks have")
 	_ = cmd.RegisterFlagCompletionFunc("net", cobra.FixedCompletions(operator.Nets[1:], cobra.ShellCompDirectiveNoFileComp))
 	fs.StringVar(&f.req.Net.Devices, "net-devices", "", "NICs of every rank in rail order, as in mlx5_0,mlx5_1:2 (default: those nearest to the rank's GPU or CPUs)")
 	fs.StringVar(&f.req.Net.Provider, "net-provider", "", "ofi: provider of libfabric, as in efa or tcp (default: the first that has NICs, else tcp)")

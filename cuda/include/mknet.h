@@ -101,7 +101,7 @@ typedef struct mknet_emu {
 /* ibverbs and efa: which NICs, and how queue pairs are set up. 0 or NULL: chosen. */
 typedef struct mknet_rdma {
   const char* devices;     /* NIC names in rail order, separated by commas, each NAME or NAME:PORT; NULL: all that are active */
-  const char* library;     /* libibverbs to load; NULL: libibverbs.so.1 at the usual places */
+  const char* library;     /* libibverbs to load, for efa libefa; NULL: libibverbs.so.1 or libefa.so.1 at the usual places */
   const char* efa_home;    /* EFA installation whose lib folders are searched first, by ofi too; NULL: none */
   uint32_t gid;            /* RoCE: 1 + index in the GID table; 0: chosen by type and address */
   uint32_t gid_family;     /* 4 or 6: wanted address family of the GID; 0: IPv4 if there is one */

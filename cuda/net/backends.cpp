@@ -1,6 +1,7 @@
 #include "net/backends.h"
 
 #include "net/control.h"
+#include "net/efa.h"
 #include "net/emu.h"
 #include "net/ofi.h"
 #include "net/verbs.h"
@@ -24,8 +25,9 @@ std::vector<std::unique_ptr<Nic>> open_nics(const mknet_desc& desc, const Device
   const std::string name = desc.backend;
   if (name == "emu") return open_emu(desc, device);
   if (name == "ibverbs") return open_verbs(desc);
+  if (name == "efa") return open_efa(desc);
   if (name == "ofi") return open_ofi(desc);
-  fail(MKNET_ERROR_UNSUPPORTED, "unknown network backend \"%s\"; known: emu, ibverbs, ofi", name.c_str());
+  fail(MKNET_ERROR_UNSUPPORTED, "unknown network backend \"%s\"; known: emu, ibverbs, efa, ofi", name.c_str());
 }
 
 }  // namespace mk::net

@@ -1,4 +1,5 @@
-# The inter-node path, by g++ alone. Targets: net (build/libmknet.so), net-test (its tests under sanitizers).
+# The inter-node path, by g++ alone. Targets: net (build/libmknet.so), net-test (its tests under sanitizers), net-layout
+# (our declarations of others' libraries).
 
 NET_OUT := build/net
 NET_LIB := build/libmknet.so
@@ -6,10 +7,11 @@ NET_CXXFLAGS := -std=c++17 -O2 -g -fPIC -Wall -Wextra -Wno-missing-field-initial
 NET_HEADERS := $(wildcard cuda/net/*.h cuda/include/*.h cuda/tests/*.h)
 NET_SOURCES := $(wildcard cuda/net/*.cpp)
 NET_OBJECTS := $(NET_SOURCES:cuda/%.cpp=$(NET_OUT)/%.o)
+NET_FAKE := cuda/tests/fake/verbs.cpp cuda/tests/fake/srd.cpp
 NET_TEST_SOURCES := $(wildcard cuda/tests/net_*.cpp) cuda/tests/host_main.cpp
 
-.PHONY: net net-test ofi-layout
-net: $(NET_LIB) $(NET_OUT)/fakeverbs.so ## build the inter-node path, build/libmknet.so (needs no GPU and no NIC)
+.PHONY: net net-test net-layout
+net: $(NET_LIB) $(NET_OUT)/fakeverbs.so $(NET_OUT)/fake-efa/lib/libefa.so.1 ## build the inter-node path, build/libmknet.so (needs no GPU and no NIC)
 
 $(NET_OUT)/%.o: cuda/%.cpp $(NET_HEADERS)
 	@mkdir -p $(@D)
@@ -21,9 +23,14 @@ $(NET_LIB): $(NET_OBJECTS) cuda/net/mknet.map
 	  -Wl,--no-undefined -ldl -lpthread
 
 # For tests of other parts, which take it in the place of libibverbs: four RoCE NICs.
-$(NET_OUT)/fakeverbs.so: cuda/tests/fake/verbs.cpp $(NET_HEADERS) $(wildcard cuda/tests/fake/*.h)
+$(NET_OUT)/fakeverbs.so: $(NET_FAKE) $(NET_HEADERS) $(wildcard cuda/tests/fake/*.h)
 	@mkdir -p $(@D)
-	$(CXX) $(NET_CXXFLAGS) -fvisibility=default -DFAKE_DEVICES=4 -shared $< -o $@ -lpthread
+	$(CXX) $(NET_CXXFLAGS) -fvisibility=default -DFAKE_DEVICES=4 -shared $(NET_FAKE) -o $@ -lpthread
+
+# And in the place of libefa, as an installation of EFA has it: two EFA devices, whose writes are cut and mixed.
+$(NET_OUT)/fake-efa/lib/libefa.so.1: $(NET_FAKE) $(NET_HEADERS) $(wildcard cuda/tests/fake/*.h)
+	@mkdir -p $(@D)
+	$(CXX) $(NET_CXXFLAGS) -fvisibility=default -DFAKE_EFA=2 -shared $(NET_FAKE) -o $@ -lpthread
 
 # Tests, once for memory and undefined behaviour and once for races.
 NET_CHECKED := -std=c++17 -O1 -g -Wall -Wextra -Wno-missing-field-initializers -fno-omit-frame-pointer -Icuda
@@ -34,9 +41,9 @@ define net_checked
 $(NET_OUT)/$(1)/%.o: cuda/%.cpp $(NET_HEADERS)
 	@mkdir -p $$(@D)
 	$(CXX) $(NET_CHECKED) $(NET_SANITIZE_$(1)) -c $$< -o $$@
-$(NET_OUT)/fakeverbs-$(1).so: cuda/tests/fake/verbs.cpp cuda/tests/fake/verbs.h $(NET_HEADERS)
+$(NET_OUT)/fakeverbs-$(1).so: $(NET_FAKE) $(wildcard cuda/tests/fake/*.h) $(NET_HEADERS)
 	@mkdir -p $$(@D)
-	$(CXX) $(NET_CHECKED) -fPIC -shared $(NET_SANITIZE_$(1)) $$< -o $$@
+	$(CXX) $(NET_CHECKED) -fPIC -shared $(NET_SANITIZE_$(1)) $(NET_FAKE) -o $$@
 $(NET_OUT)/fakefabric-$(1).so: $(wildcard cuda/tests/fake/ofi/*) $(NET_HEADERS)
 	@mkdir -p $$(@D)
 	$(CXX) $(NET_CHECKED) -fPIC -shared $(NET_SANITIZE_$(1)) cuda/tests/fake/ofi/fabric.cpp -Wl,--version-script=cuda/tests/fake/ofi/fabric.map -o $$@
@@ -46,11 +53,13 @@ endef
 $(eval $(call net_checked,memory))
 $(eval $(call net_checked,thread))
 
-net-test: $(foreach s,memory thread,$(NET_OUT)/tests-$(s) $(NET_OUT)/fakeverbs-$(s).so $(NET_OUT)/fakefabric-$(s).so) ofi-layout ## test the inter-node path (needs no GPU and no NIC)
+net-test: $(foreach s,memory thread,$(NET_OUT)/tests-$(s) $(NET_OUT)/fakeverbs-$(s).so $(NET_OUT)/fakefabric-$(s).so) net-layout ## test the inter-node path (needs no GPU and no NIC)
 	$(NET_OUT)/tests-memory
 	$(NET_OUT)/tests-thread
 
-# Our declarations of libfabric against its headers.
-ofi-layout:
+# Our declarations of libibverbs, libefa and libfabric against their headers. Nothing to run.
+LAYOUT := $(CXX) -std=c++17 -Wall -Wextra -Icuda -Wno-enum-compare -fsyntax-only
+net-layout: ## compare declarations of libibverbs, libefa and libfabric with their headers
 	@scripts/setup.sh net
-	$(if $(wildcard /usr/include/rdma/fabric.h),$(CXX) -std=c++17 -Wall -Wextra -Icuda -Wno-enum-compare -fsyntax-only cuda/tests/ofi_layout.cpp,@echo libfabric-dev is not installed)
+	$(if $(wildcard /usr/include/infiniband/efadv.h),$(LAYOUT) cuda/tests/rxe_layout.cpp && $(LAYOUT) cuda/tests/efa_layout.cpp,@echo libibverbs-dev is not installed)
+	$(if $(wildcard /usr/include/rdma/fabric.h),$(LAYOUT) cuda/tests/ofi_layout.cpp,@echo libfabric-dev is not installed)

@@ -345,8 +345,8 @@ void Network::verify(uint64_t timeout_ns) {
     proxy_->verify(peers_, job_ | uint64_t{1} << 63, now_ns() + timeout_ns);
   } catch (const Error& e) {
     if (e.code != MKNET_ERROR_TIMEOUT) throw;
-    fail(e.code, "rank %u: the connections stand, but %s within %.3g s: no path between these addresses?", rank_, e.what(),
-         static_cast<double>(timeout_ns) / 1e9);
+    fail(e.code, "rank %u: the connections stand, but %s within %.3g s: %s", rank_, e.what(),
+         static_cast<double>(timeout_ns) / 1e9, nics_[0]->advice());
   }
 }
 

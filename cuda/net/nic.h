@@ -97,6 +97,8 @@ class Nic {
   virtual std::string path(uint32_t peer, uint32_t lane) const = 0;
   // How memory was registered, and what else people should know; one line.
   virtual std::string describe() const = 0;
+  // What to look at when nothing passes although both ends are well.
+  virtual const char* advice() const { return "no path between these addresses?"; }
 };
 
 }  // namespace mk::net

@@ -94,6 +94,14 @@ void RdmaNic::refuse(const Write& w, const RemoteMemory& there, const std::strin
        there.bytes);
 }
 
+size_t RdmaNic::poll(Completion* out, size_t n) {
+  if (ready_.empty()) poll_device();
+  const size_t found = std::min(n, ready_.size());
+  std::copy_n(ready_.begin(), found, out);
+  ready_.erase(ready_.begin(), ready_.begin() + static_cast<ptrdiff_t>(found));
+  return found;
+}
+
 void RdmaNic::check() {
   const std::string fatal = read_events();
   if (fatal.empty()) return;

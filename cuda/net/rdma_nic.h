@@ -1,6 +1,7 @@
 // What the backends over libibverbs have in common: an open port, a protection domain, registered memory, asynchronous
 // events of the device, and the names of work requests.
 #pragma once
+#include <deque>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,7 @@ class RdmaNic : public Nic {
 
   const NicProperties& properties() const override { return p_; }
   void add_region(uint32_t number, const Region& region) override;
+  size_t poll(Completion* completions, size_t n) override;
   void check() override;
 
  protected:
@@ -54,7 +56,7 @@ class RdmaNic : public Nic {
   }
   [[noreturn]] static void refuse(const Write& w, const RemoteMemory& there, const std::string& path);
 
-  // Looks for completions, for the reasons that they tell.
+  // Takes completions from the device into ready_; throws the reason that one with an error tells.
   virtual void poll_device() = 0;
   // Takes the device's events; returns the text of one that ends queue pairs. Those about our port are counted.
   std::string read_events();
@@ -70,6 +72,7 @@ class RdmaNic : public Nic {
   std::vector<Region> regions_;
   std::vector<verbs::Mr*> mrs_;
   std::string how_;  // the heap was registered
+  std::deque<Completion> ready_;
 
  private:
   verbs::Mr* add(const Region& region, int access, bool relaxed, std::string* how);

@@ -141,18 +141,22 @@ class Unordered final : public Transfer {
     return n;
   }
 
+  // The later one. An acknowledged write is on its way to the memory for good, but may not be in it yet: the words of an
+  // older credit can come after those of a later one.
+  static bool later(uint64_t a, uint64_t b) { return static_cast<int64_t>(a - b) > 0; }
+
   // What the peer has taken; it wrote that into our inbox, and it has to make sense.
   void read_credit(uint32_t rank, Peer& p) {
     const auto* c = reinterpret_cast<const Credit*>(inbox(rank * kInboxStride + kCreditAt));
     const uint64_t base = __atomic_load_n(&c->base, __ATOMIC_ACQUIRE) + s_.start;
-    if (base - p.base > p.next - p.base)
+    if (later(base, p.next))
       fail(MKNET_ERROR_PEER, "rank %u says it took command %" PRIu64 " of rank %u, which has sent %" PRIu64, rank, base, s_.rank, p.next);
-    p.base = base;
+    if (later(base, p.base)) p.base = base;
     for (uint32_t pair = 0; pair < p.pairs; ++pair) {
       const uint64_t n = __atomic_load_n(&c->arrived[pair], __ATOMIC_ACQUIRE);
-      if (n - p.seen[pair] > p.sent[pair] - p.seen[pair])
+      if (later(n, p.sent[pair]))
         fail(MKNET_ERROR_PEER, "rank %u says it took %" PRIu64 " immediates of rank %u, which has sent %" PRIu64, rank, n, s_.rank, p.sent[pair]);
-      p.seen[pair] = n;
+      if (later(n, p.seen[pair])) p.seen[pair] = n;
     }
   }
 

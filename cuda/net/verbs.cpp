@@ -125,14 +125,6 @@ class Verbs final : public RdmaNic {
     return n;
   }
 
-  size_t poll(Completion* out, size_t n) override {
-    if (ready_.empty()) poll_device();
-    const size_t found = std::min(n, ready_.size());
-    std::copy_n(ready_.begin(), found, out);
-    ready_.erase(ready_.begin(), ready_.begin() + static_cast<ptrdiff_t>(found));
-    return found;
-  }
-
   bool listens() const override { return !p_.ordered; }
 
   void disconnect() override {
@@ -379,7 +371,6 @@ class Verbs final : public RdmaNic {
   int64_t cq_room_ = 0, signalled_ = 0;  // completions of sends: room, and under way
   std::vector<Connection> connections_;
   std::vector<int64_t> index_;           // by peer and lane
-  std::deque<Completion> ready_;
 };
 
 }  // namespace

@@ -233,4 +233,12 @@ struct Api {
 // Loads libibverbs (`file` or the usual names); throws Error UNSUPPORTED that says where it was looked for. Stays loaded.
 const Api& load(const char* file);
 
+// The functions of a library that is open; `file` is for the error when one that is needed is missing.
+Api resolve_verbs(void* library, const char* file);
+void* symbol(void* library, const char* file, const char* name, bool needed);
+template <class F>
+void find_symbol(void* library, const char* file, const char* name, F& f, bool needed = true) {
+  f = reinterpret_cast<F>(symbol(library, file, name, needed));
+}
+
 }  // namespace mk::net::verbs

@@ -13,12 +13,15 @@
 
 namespace test {
 
-inline std::string library() {
-  char exe[4096] = "";
-  if (readlink("/proc/self/exe", exe, sizeof exe - 1) <= 0) return "";
-  std::string path = exe;
-  const size_t at = path.rfind("tests-");
-  return path.substr(0, at) + "fakeverbs-" + path.substr(at + 6) + ".so";
+inline const std::string& library() {
+  static const std::string path = [] {
+    char exe[4096] = "";
+    if (readlink("/proc/self/exe", exe, sizeof exe - 1) <= 0) return std::string();
+    const std::string p = exe;
+    const size_t at = p.rfind("tests-");
+    return p.substr(0, at) + "fakeverbs-" + p.substr(at + 6) + ".so";
+  }();
+  return path;
 }
 
 inline fake::Control& control() {
@@ -39,7 +42,7 @@ inline fake::Settings& fresh(std::vector<fake::DeviceSettings> devices) {
   const fake::Seen before = control().seen;
   control().seen = {};
   control().seen.live_mrs = before.live_mrs, control().seen.live_qps = before.live_qps, control().seen.live_cqs = before.live_cqs;
-  control().seen.live_pds = before.live_pds, control().seen.live_contexts = before.live_contexts;
+  control().seen.live_pds = before.live_pds, control().seen.live_contexts = before.live_contexts, control().seen.live_ahs = before.live_ahs;
   control().settings.devices = std::move(devices);
   return control().settings;
 }
@@ -49,15 +52,14 @@ inline fake::Seen& seen() { return control().seen; }
 inline std::unique_lock<std::mutex> quiet() { return std::unique_lock<std::mutex>(*control().mutex); }
 inline bool nothing_left() {
   const fake::Seen& s = seen();
-  return s.live_mrs == 0 && s.live_qps == 0 && s.live_cqs == 0 && s.live_pds == 0 && s.live_contexts == 0;
+  return s.live_mrs == 0 && s.live_qps == 0 && s.live_cqs == 0 && s.live_pds == 0 && s.live_contexts == 0 && s.live_ahs == 0;
 }
 
 // Rank r uses device fake<r>.
 inline void use_fake(mknet_desc& d) {
-  static const std::string lib = library();
   static const char* const names[] = {"fake0", "fake1", "fake2"};
   d.backend = "ibverbs";
-  d.rdma.library = lib.c_str();
+  d.rdma.library = library().c_str();
   d.rdma.devices = names[d.rank];
   d.rdma.timeout = 12;
   d.rdma.retries = 3;
@@ -69,13 +71,11 @@ inline bool has(const std::string& text, const char* part) {
   return false;
 }
 
+using Change = std::function<void(mknet_desc&)>;
+
 // Two ranks, started and verified; the error text, or "".
-inline std::string session(const std::function<void(mknet_desc&)>& change, const std::function<void(Ranks&)>& then = [](Ranks&) {},
-                    uint64_t patience = kPatience) {
-  Ranks ranks(2, 1 << 16, [&](mknet_desc& d) {
-    use_fake(d);
-    change(d);
-  });
+inline std::string session_of(const Change& change, const std::function<void(Ranks&)>& then, uint64_t patience = kPatience) {
+  Ranks ranks(2, 1 << 16, change);
   if (ranks[0].net == nullptr || ranks[1].net == nullptr) return "not created";
   std::string text = ranks.start();
   if (text.empty()) text = ranks.verify(patience);
@@ -84,9 +84,9 @@ inline std::string session(const std::function<void(mknet_desc&)>& change, const
 }
 
 // Rank 0 sends until it fails; the error text.
-inline std::string provoke(const std::function<void(fake::Settings&)>& fault, const std::function<void(mknet_desc&)>& change = [](mknet_desc&) {}) {
+inline std::string provoke_in(const Change& change, const std::function<void(fake::Settings&)>& fault) {
   std::string text = "the session did not start";
-  const std::string before = session(change, [&](Ranks& ranks) {
+  const std::string before = session_of(change, [&](Ranks& ranks) {
     fault(control().settings);
     mknet_error e;
     e.code = MKNET_OK;
@@ -98,6 +98,32 @@ inline std::string provoke(const std::function<void(fake::Settings&)>& fault, co
     text = e.text;
   });
   return before.empty() ? text : before;
+}
+
+// The same with device fake<r> for rank r.
+inline Change with_fake(const Change& change) {
+  return [change](mknet_desc& d) {
+    use_fake(d);
+    change(d);
+  };
+}
+inline std::string session(const Change& change, const std::function<void(Ranks&)>& then = [](Ranks&) {}, uint64_t patience = kPatience) {
+  return session_of(with_fake(change), then, patience);
+}
+inline std::string provoke(const std::function<void(fake::Settings&)>& fault, const Change& change = [](mknet_desc&) {}) {
+  return provoke_in(with_fake(change), fault);
+}
+
+// The error of creating a rank of a world of two, or ""; nothing stays.
+inline std::string creation_of(const Change& change) {
+  mknet_desc d;
+  MKNET_INIT(&d);
+  d.world = 2;
+  change(d);
+  mknet* net = nullptr;
+  mknet_error e;
+  if (mknet_create(&d, &net, &e) == MKNET_OK) mknet_destroy(net, nullptr);
+  return e.text;
 }
 
 }  // namespace test

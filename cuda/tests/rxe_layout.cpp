@@ -5,13 +5,7 @@
 #include <cstddef>
 
 #include "net/verbs_api.h"
-
-namespace v = mk::net::verbs;
-
-#define SAME_SIZE(ours, theirs) static_assert(sizeof(v::ours) == sizeof(theirs))
-#define SAME(ours, ours_field, theirs, theirs_field) \
-  static_assert(offsetof(v::ours, ours_field) == offsetof(theirs, theirs_field) && \
-                sizeof(v::ours::ours_field) == sizeof(theirs::theirs_field))
+#include "tests/layout.h"
 
 SAME_SIZE(Device, ibv_device);
 SAME(Device, transport_type, ibv_device, transport_type);

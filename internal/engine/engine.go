@@ -16,7 +16,7 @@ import (
 // Net says what carries bytes between nodes, and describes the emulated link of the backends tcp and emu. Zero values
 // mean tcp, as fast as the host is, in order.
 type Net struct {
-	Backend      string        `json:"backend,omitempty"`  // auto, ibverbs, ofi, emu or tcp; "" = tcp
+	Backend      string        `json:"backend,omitempty"`  // auto, efa, ibverbs, ofi, emu or tcp; "" = tcp
 	Devices      string        `json:"devices,omitempty"`  // NICs in rail order, separated by commas; "" = all that can be used
 	Provider     string        `json:"provider,omitempty"` // of libfabric, for ofi; "" = chosen
 	GID          int           `json:"gid,omitempty"`      // 1 + index in the GID table of a RoCE NIC; 0 = chosen

@@ -13,7 +13,7 @@ import (
 const Library = "libmknet.so"
 
 // Preferred are the backends that "auto" tries, in this order.
-var Preferred = []string{"ibverbs", "ofi"}
+var Preferred = []string{"efa", "ibverbs", "ofi"}
 
 // Options describe a rank's network; see mknet_desc in cuda/include/mknet.h.
 type Options struct {
@@ -42,7 +42,7 @@ type Emu struct {
 // RDMA are settings of the backends ibverbs and efa. Zero values: chosen.
 type RDMA struct {
 	Devices      string // NICs in rail order, separated by commas, each NAME or NAME:PORT
-	Library      string // libibverbs to load
+	Library      string // libibverbs to load, or libefa
 	EFAHome      string // EFA installation whose libraries are found first, libfabric too
 	GID          int    // 1 + index in the GID table
 	QueuePairs   int    // per peer and NIC

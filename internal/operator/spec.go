@@ -25,10 +25,17 @@ import (
 const NetAuto = "auto"
 
 // Nets are the values of --net; "" is tcp.
-var Nets = []string{"", NetAuto, "ibverbs", "ofi", "emu", "tcp"}
+var Nets = []string{"", NetAuto, "efa", "ibverbs", "ofi", "emu", "tcp"}
 
 // rdmaNets are the backends whose queue pairs can be set up as asked.
-var rdmaNets = []string{NetAuto, "ibverbs"}
+var rdmaNets = []string{NetAuto, "efa", "ibverbs"}
+
+// ofConnections reports whether something is asked for that only queue pairs with a connection have.
+func ofConnections(n engine.Net) bool {
+	r := n.RDMA
+	r.QueuePairs, r.ServiceLevel, r.RNRRetries = 0, 0, 0
+	return r != engine.RDMA{} || n.GID != 0
+}
 
 // RunSpec is one run of an operator, the same on all ranks. The launcher sends it; each rank makes the
 // plan from it. (That all ranks have the same plan is checked when their engines open.)
@@ -130,7 +137,7 @@ func (s RunSpec) Validate() error {
 		return fmt.Errorf("a bandwidth of %v GB/s cannot be emulated; give 0 (no limit) or %v to %v", s.Net.BandwidthGBs, minBandwidth, float64(maxBandwidth))
 	case !slices.Contains(Nets, s.Net.Backend):
 		return fmt.Errorf("--net %s: there are %s", s.Net.Backend, strings.Join(Nets[1:], ", "))
-	case (s.Net.Backend == "ibverbs" || s.Net.Backend == "ofi") && (s.Net.BandwidthGBs != 0 || s.Net.Latency != 0 || s.Net.Reorder):
+	case slices.Contains([]string{"efa", "ibverbs", "ofi"}, s.Net.Backend) && (s.Net.BandwidthGBs != 0 || s.Net.Latency != 0 || s.Net.Reorder):
 		return fmt.Errorf("--net %s is a real network; bandwidth, latency and order are emulated with emu and tcp", s.Net.Backend)
 	case s.Net.Provider != "" && s.Net.Backend != "ofi":
 		return fmt.Errorf("--net-provider %s names a provider of libfabric, which --net ofi uses", s.Net.Provider)
@@ -139,6 +146,8 @@ func (s RunSpec) Validate() error {
 	case s.Net.RDMA != (engine.RDMA{}) && !slices.Contains(rdmaNets, s.Net.Backend):
 		return fmt.Errorf("--net %s has no queue pairs; --net-qps, -mtu, -traffic-class, -service-level, -dead-peer, -retries, -rnr-retries and -relaxed are for %s",
 			cmp.Or(s.Net.Backend, "tcp"), strings.Join(rdmaNets, ", "))
+	case s.Net.Backend == "efa" && ofConnections(s.Net):
+		return errors.New("--net efa has no connections: of the settings of queue pairs it takes --net-qps, -service-level and -rnr-retries")
 	case s.Net.Latency < 0:
 		return errors.New("the latency of the emulated network must not be negative")
 	case s.WaitTimeout <= 0:

@@ -162,7 +162,7 @@ func (r Request) ResolvePlan() (*Resolved, error) {
 	fabric := ""
 	if r.World.Nodes() > 1 {
 		out.Net, fabric = "tcp", "tcp"
-		if r.Net.Backend == "ibverbs" || r.Net.Backend == "ofi" || r.Net.Backend == "emu" {
+		if slices.Contains([]string{"efa", "ibverbs", "ofi", "emu"}, r.Net.Backend) {
 			out.Net, fabric = r.Net.Backend, r.Net.Backend
 		}
 		if out.Engine == operator.EngineCUDA && out.Net == "tcp" && (r.Net.Backend == "" || r.Net.Backend == operator.NetAuto) {

@@ -94,6 +94,7 @@ func TestRefusals(t *testing.T) {
 		"no memory":        {func(r *Request) { r.M, r.N, r.K = 1<<22, 1<<22, 1<<22 }, "not enough memory"},
 		"overflow":         {func(r *Request) { r.M, r.N = 1<<62, 1<<62 }, "64-bit"},
 		"no such file":     {func(r *Request) { r.Config = "no/such.yaml" }, "no/such.yaml"},
+		"connections":      {func(r *Request) { r.Net.Backend, r.Net.RDMA.MTU = "efa", 1024 }, "--net efa has no connections: of the settings of queue pairs it takes --net-qps"},
 		"time-out":         {func(r *Request) { r.Net.Backend, r.Net.RDMA.DeadPeer = "ibverbs", time.Microsecond }, "--net-dead-peer 1µs with 6 retries: give 57.344µs to"},
 		"not RDMA":         {func(r *Request) { r.Net.Backend, r.Net.RDMA.QueuePairs = "tcp", 2 }, "--net tcp has no queue pairs"},
 		"no ranks":         {func(r *Request) { r.World = plan.World{} }, "at least one node"},

@@ -1,90 +1,38 @@
 // A verbs library without a kernel: RC queue pairs between the contexts of this process, stricter than any device. It is
 // loaded in place of libibverbs. Send slots come back only with signalled completions that are polled; a completion
 // queue that overflows ends its queue pairs; addresses, keys, PSNs, GIDs and MTUs of both sides must fit.
-#include "tests/fake/verbs.h"
-
+// Its SRD half is in srd.cpp.
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
-#include <deque>
-#include <memory>
-#include <mutex>
 
-namespace {
+#include "tests/fake/world.h"
 
 using namespace mk::net::verbs;
+using namespace fake;
 
-struct FakeContext;
-struct FakePd : Pd {};
-struct FakeMr : Mr {
-  int access;
-  char* memory = nullptr;   // what its addresses stand for: themselves, or a mapping of a dma-buf
-  uint64_t mapped = 0;      // bytes of that, from the page before
-};
-struct FakeCq : Cq {
-  std::deque<Wc> entries;
-  bool dead = false, erred = false;
-};
-struct Work {
-  SendWr wr;
-  Sge sge;
-  std::vector<char> inlined;
-};
-struct FakeQp : Qp {
-  QpInit init;
-  QpAttr attr;
-  std::deque<Work> work;            // posted, not executed
-  uint32_t slots = 0;               // taken
-  std::deque<bool> signalled;       // of slots whose completion was not polled, oldest first
-  std::deque<uint64_t> receives;
-};
-struct FakeContext : Context {
-  const fake::DeviceSettings* d;
-  FakeContext(const fake::DeviceSettings* settings, Device* dev) : Context{}, d(settings) {
-    device = dev;
-    int fds[2];
-    if (pipe2(fds, O_CLOEXEC) != 0) abort();
-    async_fd = fds[0], write_fd = fds[1];
-    if (pipe2(probe, O_CLOEXEC) != 0) abort();
-  }
-  int write_fd;
-  int probe[2];  // by which readable memory is told
-};
+namespace fake {
 
-struct World {
-  std::mutex mutex;
-  fake::Control control = {};
-  std::map<uint32_t, FakeQp*> qps;
-  std::map<uint32_t, FakeMr*> mrs;
-  std::vector<FakeContext*> contexts;
-  std::vector<std::unique_ptr<Device>> devices;
-  uint32_t next_qpn = 0x11, next_key = 0x100;
-  uint64_t random = 1;
-  uint64_t next_random() {
-    uint64_t z = random += 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-  }
-};
 World& world() {
   static World w;
-#ifdef FAKE_DEVICES  // for users that cannot say which there are
-  if (w.control.settings.devices.empty())
-    for (int i = 0; i < FAKE_DEVICES; ++i) w.control.settings.devices.push_back(fake::roce("fake" + std::to_string(i), static_cast<uint8_t>(i + 1)));
+#if defined(FAKE_DEVICES) || defined(FAKE_EFA)  // for users that cannot say which there are
+  Settings& s = w.control.settings;
+#ifdef FAKE_DEVICES
+  for (int i = static_cast<int>(s.devices.size()); i < FAKE_DEVICES; ++i) s.devices.push_back(roce("fake" + std::to_string(i), static_cast<uint8_t>(i + 1)));
+#else
+  s.slow = s.early_completion = true;
+  for (int i = static_cast<int>(s.devices.size()); i < FAKE_EFA; ++i) s.devices.push_back(efa("rdmap" + std::to_string(i) + "s31", static_cast<uint8_t>(i + 1)));
+#endif
 #endif
   return w;
 }
-fake::Settings& settings() { return world().control.settings; }
-fake::Seen& seen() { return world().control.seen; }
+Settings& settings() { return world().control.settings; }
+Seen& seen() { return world().control.seen; }
 
-// The error that a test ordered for a function, once.
 int ordered(const std::string& function) {
   const auto f = settings().fail.find(function);
   if (f == settings().fail.end()) return 0;
@@ -93,7 +41,26 @@ int ordered(const std::string& function) {
   return errno = e;
 }
 
-const fake::PortSettings& port_of(const Context* c, uint32_t number) { return static_cast<const FakeContext*>(c)->d->ports[number - 1]; }
+void put(char* target, const char* source, uint64_t bytes, bool words) {
+  if (!words) {
+    memcpy(target, source, bytes);
+    return;
+  }
+  for (uint64_t i = 0; i < bytes; i += 8) {
+    uint64_t word;
+    memcpy(&word, source + i, 8);
+    __atomic_store_n(reinterpret_cast<uint64_t*>(target + i), word, __ATOMIC_SEQ_CST);
+  }
+}
+
+}  // namespace fake
+
+namespace {
+
+struct FakeCq : Cq {
+  std::deque<Wc> entries;
+  bool dead = false, erred = false;
+};
 
 void add(FakeCq* cq, const Wc& wc) {
   if (cq->dead) return;
@@ -174,19 +141,7 @@ int execute(FakeQp* qp, const Work& w) {
     --settings().lost_immediates;
     return 0;
   }
-  if (bytes == 8) {
-    uint64_t word;
-    memcpy(&word, source, 8);
-    __atomic_store_n(reinterpret_cast<uint64_t*>(target), word, __ATOMIC_SEQ_CST);
-  } else if (bytes > 0 && bytes % 8 == 0 && reinterpret_cast<uintptr_t>(target) % 8 == 0 && bytes <= 128) {
-    for (uint64_t i = 0; i < bytes; i += 8) {
-      uint64_t word;
-      memcpy(&word, source + i, 8);
-      __atomic_store_n(reinterpret_cast<uint64_t*>(target + i), word, __ATOMIC_SEQ_CST);
-    }
-  } else if (bytes > 0) {
-    memcpy(target, source, bytes);
-  }
+  put(target, source, bytes, bytes % 8 == 0 && reinterpret_cast<uintptr_t>(target) % 8 == 0 && bytes <= 128);
   if (w.wr.opcode == kWrWriteImmediate) {
     Wc wc = {};
     wc.wr_id = to->receives.front();
@@ -312,6 +267,7 @@ int post_send(Qp* q, SendWr* wr, SendWr** bad) {
 
 int post_recv(Qp* q, RecvWr* wr, RecvWr** bad) {
   std::lock_guard<std::mutex> lock(world().mutex);
+  if (is_srd(q)) return srd_post_recv(q, wr, bad);
   auto* qp = static_cast<FakeQp*>(q);
   *bad = wr;
   if (const int e = ordered("post_recv")) return e;
@@ -334,6 +290,7 @@ void kill_qps(const char* device) {
   std::lock_guard<std::mutex> lock(world().mutex);
   for (auto& [_, qp] : world().qps)
     if (strcmp(qp->context->device->name, device) == 0) flush(qp);
+  srd_kill(device);
 }
 
 }  // namespace
@@ -517,6 +474,7 @@ Cq* ibv_create_cq(Context* c, int n, void*, void*, int) {
 int ibv_destroy_cq(Cq* cq) {
   std::lock_guard<std::mutex> lock(world().mutex);
   --seen().live_cqs;
+  if (srd_destroy_cq(cq)) return 0;
   delete static_cast<FakeCq*>(cq);
   return 0;
 }
@@ -540,6 +498,7 @@ Qp* ibv_create_qp(Pd* pd, QpInit* init) {
 }
 int ibv_modify_qp(Qp* q, QpAttr* a, int mask) {
   std::lock_guard<std::mutex> lock(world().mutex);
+  if (is_srd(q)) return srd_modify(q, a, mask);
   auto* qp = static_cast<FakeQp*>(q);
   const int target = a->qp_state;
   if (target == kQpError) {
@@ -582,14 +541,16 @@ int ibv_modify_qp(Qp* q, QpAttr* a, int mask) {
 }
 int ibv_query_qp(Qp* q, QpAttr* a, int, QpInit* init) {
   std::lock_guard<std::mutex> lock(world().mutex);
+  if (is_srd(q)) return srd_query(q, a);
   *a = static_cast<FakeQp*>(q)->attr;
   *init = static_cast<FakeQp*>(q)->init;
   return 0;
 }
 int ibv_destroy_qp(Qp* q) {
   std::lock_guard<std::mutex> lock(world().mutex);
-  world().qps.erase(q->qp_num);
   --seen().live_qps;
+  if (is_srd(q)) return srd_destroy(q);
+  world().qps.erase(q->qp_num);
   delete static_cast<FakeQp*>(q);
   return 0;
 }

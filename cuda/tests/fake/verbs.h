@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "net/verbs_api.h"
+#include "net/efa_api.h"
 
 namespace fake {
 
@@ -26,6 +26,7 @@ struct DeviceSettings {
   bool openable = true;
   std::vector<PortSettings> ports;
   uint32_t max_inline = 64;
+  v::EfaDeviceAttr efa = {};          // EFA devices
 };
 
 struct Settings {
@@ -42,13 +43,26 @@ struct Settings {
   std::string stuck;                  // sends of this device are never executed
   bool hold = false;                  // polls do not return
   int lost_immediates = 0;            // so many of the next ones never arrive, though their senders see them complete
+  // EFA only.
+  uint32_t efa_status = 0;            // as `status`, as the device tells it
+  uint32_t old_library = 0;           // rdma-core 44: knows nothing of RDMA writes; 46: of flags and service levels
+  bool early_full = false;            // queues say now and then that they are full before they are
+  bool early_completion = false;      // a write may be acknowledged before all of it is in memory
+  bool forget_handles = false;        // the device forgets who its peers are
+  bool unsolicited = false;           // immediates take no receive
+  bool repeat_completion = false;     // the next completion comes twice
+  bool drop_key = false;              // modify_qp forgets the key
 };
 
 // What the fake saw.
 struct Seen {
   uint64_t posts = 0, writes = 0, signalled = 0, inlined = 0;
   uint64_t relaxed_mrs = 0, mrs = 0, mr_access_of_readers = 0;
-  int live_mrs = 0, live_qps = 0, live_cqs = 0, live_pds = 0, live_contexts = 0;
+  int live_mrs = 0, live_qps = 0, live_cqs = 0, live_pds = 0, live_contexts = 0, live_ahs = 0;
+  uint64_t handles = 0, sessions = 0, out_of_order = 0, refills = 0, receives = 0;  // EFA only
+  v::AhAttr last_handle = {};
+  v::QpInitEx last_qp = {};
+  v::EfaQpInit last_efa_qp = {};
   uint64_t zero_ids = 0, largest = 0, without_rts = 0;
   uint64_t held = 0;                     // polls that do not return
   uint64_t polls_after_error = 0;        // of completion queues from which an error was taken
@@ -98,6 +112,22 @@ inline DeviceSettings infiniband(const std::string& name, uint16_t lid) {
   d.ports[0].attr.link_layer = v::kLinkInfiniband;
   d.ports[0].attr.lid = lid;
   d.ports[0].gids = {gid(v::kGidInfiniband, {static_cast<uint8_t>(lid)}, {0xfe, 0x80})};
+  return d;
+}
+
+// An EFA device as of p5: one port without a link layer, an address, no reads.
+inline DeviceSettings efa(const std::string& name, uint8_t host) {
+  DeviceSettings d = device(name);
+  d.attr.vendor_id = v::kVendorAmazon, d.attr.vendor_part_id = v::kEfaThird;
+  d.attr.max_qp_rd_atom = d.attr.max_qp_init_rd_atom = 0;
+  d.attr.max_cqe = 1 << 15;
+  d.transport = 4;
+  d.ports[0].attr.max_msg_sz = 8928;
+  d.ports[0].gids = {gid(0, {2, 0x34, 0x56, 0xff, 0xfe, 0, 0, host}, {0xfe, 0x80}, 0)};
+  d.efa.max_sq_wr = 4096, d.efa.max_rq_wr = 8192, d.efa.max_sq_sge = d.efa.max_rq_sge = 2;
+  d.efa.inline_buf_size = 32;
+  d.efa.device_caps = v::kEfaHasRead | v::kEfaHasRnrRetry | v::kEfaHasWrite | v::kEfaHasUnsolicited;
+  d.efa.max_rdma_size = 1 << 30;
   return d;
 }
 

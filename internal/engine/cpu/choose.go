@@ -41,14 +41,7 @@ func (in *instance) chooseNet(ctx context.Context) (chosenNet, error) {
 	if asked == "auto" {
 		candidates = mknet.Preferred
 	}
-	mine := offer{Nonce: rand.Uint64(), Usable: map[string]string{}, Why: map[string]string{}}
-	for _, name := range candidates {
-		if text, err := in.usable(name); err != nil {
-			mine.Why[name] = err.Error()
-		} else {
-			mine.Usable[name] = text
-		}
-	}
+	mine := offerOf(candidates, in.usable)
 	offers, err := in.exchangeOffers(ctx, mine)
 	if err != nil {
 		return chosenNet{}, err
@@ -75,6 +68,19 @@ func (in *instance) usable(name string) (string, error) {
 	in.cfg.NICs.Devices, in.cfg.NICs.Rails = nil, nil
 	in.cfg.NICs.Rule = fmt.Sprintf("all that can be used, since those near the rank cannot: %v", refused)
 	return text, nil
+}
+
+// offerOf asks for each candidate whether it can be used here.
+func offerOf(candidates []string, usable func(name string) (string, error)) offer {
+	o := offer{Nonce: rand.Uint64(), Usable: map[string]string{}, Why: map[string]string{}}
+	for _, name := range candidates {
+		if text, err := usable(name); err != nil {
+			o.Why[name] = err.Error()
+		} else {
+			o.Usable[name] = text
+		}
+	}
+	return o
 }
 
 func (in *instance) exchangeOffers(ctx context.Context, mine offer) ([]offer, error) {

@@ -110,6 +110,16 @@ func haveOFI(t *testing.T) bool {
 	return true
 }
 
+// fakes are files that `make net` builds.
+func fakes(t *testing.T, name string) string {
+	t.Helper()
+	path, err := filepath.Abs("../../../build/net/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
 // The same bits over every network that can run here, over several epochs, for all operators.
 func TestFabricGivesTheBitsOfTCP(t *testing.T) {
 	needLibrary(t)
@@ -117,10 +127,12 @@ func TestFabricGivesTheBitsOfTCP(t *testing.T) {
 		"emu":           {Backend: "emu"},
 		"emu slow":      {Backend: "emu", BandwidthGBs: 0.5, Latency: 50 * time.Microsecond},
 		"emu unordered": {Backend: "emu", Reorder: true, Seed: 7},
+		"efa":           {Backend: "efa"}, // two NICs, fakes
 	}
 	if haveOFI(t) {
 		nets["ofi"] = engine.Net{Backend: "ofi", Provider: "tcp"}
 	}
+	t.Setenv("EFA_HOME", fakes(t, "fake-efa"))
 	s := plan.Shape{M: 150, N: 72, K: 64}
 	for operator := range makers {
 		for _, ppn := range [][]int{{2, 2}, {1, 2, 1}} {
@@ -176,6 +188,55 @@ func TestSettleOnANetwork(t *testing.T) {
 			}
 			if err != nil || got.backend != c.want || got.why != c.why {
 				t.Errorf("%+v, %v; want %s (%s)", got, err, c.want, c.why)
+			}
+		})
+	}
+}
+
+// Hosts with different NICs take what they have in common. A backend that is named and that one of them has not is refused,
+// with what that host has.
+func TestHostsWithDifferentNICs(t *testing.T) {
+	needLibrary(t)
+	libraries := map[string]string{
+		"efa":  fakes(t, "fake-efa/lib/libefa.so.1"),
+		"roce": fakes(t, "fakeverbs.so"),
+	}
+	devices := map[string]string{"roce": "fake0"}
+	offers := func(candidates []string, hosts ...string) (all []offer) {
+		for rank, host := range hosts {
+			all = append(all, offerOf(candidates, func(name string) (string, error) {
+				return mknet.Usable(mknet.Options{Backend: name, Rank: rank, World: len(hosts), RDMA: mknet.RDMA{Library: libraries[host], Devices: devices[host]}})
+			}))
+		}
+		return all
+	}
+	const (
+		noRC  = "no RDMA device can be used: rdmap0s31: it has no reliable connections: use the efa backend; rdmap1s31: it has no reliable connections: use the efa backend"
+		noEFA = "of the NICs fake0, 0 can be used: fake0: it is no EFA device (its PCI vendor is 0x15b3)"
+	)
+	for _, c := range []struct {
+		asked           string
+		hosts           []string
+		want, why, fail string
+	}{
+		{asked: "auto", hosts: []string{"efa", "efa"}, want: "efa", why: "all ranks have it"},
+		{asked: "auto", hosts: []string{"roce", "roce"}, want: "ibverbs", why: "all ranks have it"},
+		{asked: "auto", hosts: []string{"efa", "roce"}, want: NetTCP, why: "no efa at rank 1: " + noEFA + "; no ibverbs at rank 0: " + noRC},
+		{asked: "auto", hosts: []string{"roce", "efa"}, want: NetTCP, why: "no efa at rank 0: " + noEFA + "; no ibverbs at rank 1: " + noRC},
+		{asked: "efa", hosts: []string{"efa", "roce"}, fail: "--net efa: no efa at rank 1: " + noEFA},
+		{asked: "ibverbs", hosts: []string{"efa", "roce"}, fail: "--net ibverbs: no ibverbs at rank 0: " + noRC},
+	} {
+		t.Run(c.asked+" "+strings.Join(c.hosts, " "), func(t *testing.T) {
+			candidates := []string{c.asked}
+			if c.asked == "auto" {
+				candidates = []string{"efa", "ibverbs"}
+			}
+			got, err := settle(c.asked, candidates, offers(candidates, c.hosts...))
+			switch {
+			case c.fail != "" && (err == nil || err.Error() != c.fail):
+				t.Errorf("error %v, want %s", err, c.fail)
+			case c.fail == "" && (err != nil || got.backend != c.want || got.why != c.why):
+				t.Errorf("%s (%s), %v; want %s (%s)", got.backend, got.why, err, c.want, c.why)
 			}
 		})
 	}
@@ -240,7 +301,7 @@ func TestFabricNames(t *testing.T) {
 		}
 	}
 	j = openJob(t, agGemm(t, 1, 1, 1), small, options{net: engine.Net{Backend: "auto"}})
-	if name, why := j.ranks[0].(engine.Networked).Network(); name != "tcp" || !strings.HasPrefix(why, "no ibverbs at rank 0: ") {
+	if name, why := j.ranks[0].(engine.Networked).Network(); name != "tcp" || !strings.HasPrefix(why, "no efa at rank 0: ") {
 		t.Errorf("network %q, %q", name, why)
 	}
 }
