@@ -248,7 +248,6 @@ func (l *remoteLauncher) listen() (*headOutcome, error) {
 
 // take acts on one message of the head; the last is how the job ended.
 func (l *remoteLauncher) take(m *pb.FromHead) (*headOutcome, error) {
-	notices := l.opts.Output.Notices()
 	switch k := m.Kind.(type) {
 	case *pb.FromHead_Output:
 		o := k.Output
@@ -260,25 +259,29 @@ func (l *remoteLauncher) take(m *pb.FromHead) (*headOutcome, error) {
 	case *pb.FromHead_StdinTaken:
 		l.stdin.acknowledge(0, k.StdinTaken)
 	case *pb.FromHead_Notice:
-		_, _ = notices.Write(k.Notice) // cannot fail
+		_, _ = l.opts.Output.Notices().Write(k.Notice) // cannot fail
 	case *pb.FromHead_GenerationEnd:
 		l.opts.Output.generationEnded()
 	case *pb.FromHead_Progress:
 		l.opts.Output.progress(k.Progress)
 	case *pb.FromHead_Event:
-		if l.events == nil || l.lacking != nil {
-			break
-		}
-		if _, err := l.events.Write(k.Event); err != nil {
-			fmt.Fprintf(notices, "mkrun: writing events: %v; from here on they are lacking\n", err)
-			l.lacking = err
-		}
+		l.writeEvent(k.Event)
 	case *pb.FromHead_Outcome:
 		var ended headOutcome
 		err := json.Unmarshal(k.Outcome, &ended)
 		return &ended, err
 	}
 	return nil, nil
+}
+
+// writeEvent writes an event, until one could not be written.
+func (l *remoteLauncher) writeEvent(event []byte) {
+	if l.events == nil || l.lacking != nil {
+		return
+	}
+	if _, l.lacking = l.events.Write(event); l.lacking != nil {
+		fmt.Fprintf(l.opts.Output.Notices(), "mkrun: writing events: %v; from here on they are lacking\n", l.lacking)
+	}
 }
 
 // pass passes the user's signals on. Ctrl-Z stops this process too; the third wish to end the job ends it here.
