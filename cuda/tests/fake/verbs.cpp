@@ -19,14 +19,18 @@ namespace fake {
 
 World& world() {
   static World w;
-#if defined(FAKE_DEVICES) || defined(FAKE_EFA)  // for users that cannot say which there are
-  Settings& s = w.control.settings;
+#if defined(FAKE_DEVICES) || defined(FAKE_EFA)  // for users that cannot say which there are; once, whoever of their threads is first
+  static const bool filled = [] {
+    Settings& s = w.control.settings;
 #ifdef FAKE_DEVICES
-  for (int i = static_cast<int>(s.devices.size()); i < FAKE_DEVICES; ++i) s.devices.push_back(roce("fake" + std::to_string(i), static_cast<uint8_t>(i + 1)));
+    for (int i = 0; i < FAKE_DEVICES; ++i) s.devices.push_back(roce("fake" + std::to_string(i), static_cast<uint8_t>(i + 1)));
 #else
-  s.slow = s.early_completion = true;
-  for (int i = static_cast<int>(s.devices.size()); i < FAKE_EFA; ++i) s.devices.push_back(efa("rdmap" + std::to_string(i) + "s31", static_cast<uint8_t>(i + 1)));
+    s.slow = s.early_completion = true;
+    for (int i = 0; i < FAKE_EFA; ++i) s.devices.push_back(efa("rdmap" + std::to_string(i) + "s31", static_cast<uint8_t>(i + 1)));
 #endif
+    return true;
+  }();
+  (void)filled;
 #endif
   return w;
 }
