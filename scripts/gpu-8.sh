@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks and times ag_gemm on all GPUs of this machine, 8, 4, 2 or 1 of them, and measures the links between them. Builds
 # nothing and uses no network: `make build cuda` before, anywhere, and bring bin/mkrun, build/libmkernel.so, build/gpu_ag_gemm
-# and build/plans along (42 MB). The timing needs python3 with PyTorch; what cannot run is said and the rest goes on.
+# and build/plans along (46 MB). The timing needs python3 with PyTorch; what cannot run is said and the rest goes on.
 #
 #   scripts/gpu-8.sh [OPTIONS] [FOLDER]   results go to FOLDER (default build/gpu-8): at most 8 files, kept up to date, so that
 #                                         a run that is cut short leaves what it has
