@@ -25,7 +25,7 @@ func OptionsFor(cfg engine.Config, backend string, job uint64) (Options, error) 
 		Devices: cfg.Net.Devices, GID: cfg.Net.GID, QueuePairs: r.QueuePairs, MTU: r.MTU, TrafficClass: r.TrafficClass, ServiceLevel: r.ServiceLevel,
 		Retries: r.Retries, RNRRetries: r.RNRRetries, Relaxed: r.Relaxed, Library: VerbsPath,
 	}
-	if cfg.Net.Devices == "" && len(cfg.NICs.Devices) > 0 {
+	if ChoosesNear(cfg.Net, backend) && len(cfg.NICs.Devices) > 0 {
 		o.RDMA.Devices = strings.Join(cfg.NICs.Devices, ",")
 		words := make([]string, 0, len(cfg.NICs.Rails))
 		for _, rail := range cfg.NICs.Rails {
@@ -57,6 +57,11 @@ func OptionsFor(cfg engine.Config, backend string, job uint64) (Options, error) 
 // commandTime is what a command may take of the time of a wait: the network says which way failed before someone who waits
 // for what it should have brought, or for its end, says no more than that.
 func commandTime(wait time.Duration) time.Duration { return wait / 4 * 3 }
+
+// ChoosesNear reports whether ranks choose among NICs by distance: those of RDMA backends, unless NICs were named.
+func ChoosesNear(net engine.Net, backend string) bool {
+	return (backend == "ibverbs" || backend == "efa") && net.Devices == ""
+}
 
 const (
 	defaultRetries = 6

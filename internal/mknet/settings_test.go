@@ -77,6 +77,12 @@ func TestOptionsFor(t *testing.T) {
 	if err != nil || o.RDMA.Devices != "mlx5_3,mlx5_4" || o.Rails != "3,4" || o.CPUs != "8-15" || o.Rank != 1 || o.World != 2 || o.Job != 5 {
 		t.Errorf("%+v, %v", o, err)
 	}
+	// Others have NICs of their own, which these numbers do not fit.
+	for _, backend := range []string{"emu", "ofi"} {
+		if o, err := OptionsFor(cfg, backend, 5); err != nil || o.RDMA.Devices != "" || o.Rails != "" || o.CPUs != "8-15" {
+			t.Errorf("%s: %+v, %v", backend, o, err)
+		}
+	}
 	cfg.Net.Devices = "mlx5_0"
 	cfg.Net.RDMA = engine.RDMA{DeadPeer: time.Second, Retries: 2, Relaxed: true, MTU: 1024}
 	o, err = OptionsFor(cfg, "ibverbs", 5)

@@ -114,8 +114,8 @@ func (f *fabric) connect(ctx context.Context, common, own [][]byte) error {
 		return err
 	}
 	f.text = f.net.Describe()
-	if near := f.in.cfg.NICs; near.Rule != "" && f.in.cfg.Net.Devices == "" {
-		f.text += "; why these NICs: " + near.Rule
+	if why := f.in.cfg.NICs.Rule; why != "" && mknet.ChoosesNear(f.in.cfg.Net, f.in.chosen.backend) {
+		f.text += "; why these NICs: " + why
 	}
 	f.wg.Go(f.watch)
 	return f.net.Verify(f.in.cfg.WaitTimeout)

@@ -221,8 +221,8 @@ func (in *instance) Network() (name, why string) {
 		return name, err.Error()
 	}
 	why = C.GoString(&text[0])
-	if near := in.cfg.NICs; name != NetEmu && near.Rule != "" && in.cfg.Net.Devices == "" {
-		why += "; why these NICs: " + near.Rule
+	if rule := in.cfg.NICs.Rule; rule != "" && mknet.ChoosesNear(in.cfg.Net, name) {
+		why += "; why these NICs: " + rule
 	}
 	return name, why
 }
