@@ -12,7 +12,6 @@ import (
 
 	"github.com/mkrun/mkrun/internal/hosts"
 	"github.com/mkrun/mkrun/internal/launch"
-	"github.com/mkrun/mkrun/internal/stdio"
 )
 
 // joinFlags are for a mkrun launch that something else starts once per node: srun, a Kubernetes Job.
@@ -110,7 +109,6 @@ func (f *joinFlags) run(ctx context.Context, cmd *cobra.Command, limit time.Dura
 	status, err := launch.Join(ctx, *j, limit, cmd.ErrOrStderr())
 	if err != nil {
 		fmt.Fprintf(cmd.ErrOrStderr(), "mkrun: %v\n", err)
-		status = stdio.StatusLauncher
 	}
 	if status != 0 {
 		return true, exitStatus(status)

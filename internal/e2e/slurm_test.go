@@ -171,6 +171,77 @@ func TestP17SlurmLauncherIsKilled(t *testing.T) {
 	waitForMarked(t, "", 0)
 }
 
+// P37, P38: scancel, like a time limit, signals all processes of a job, agents and keepers among them. Ranks have their grace
+// all the same, and the message says what ended the job.
+func TestP37SlurmEndsTheJob(t *testing.T) {
+	for name, flags := range map[string][]string{
+		"job": {}, "steps": {"--signal=TERM"}, "batch": {"--signal=TERM", "--batch"}, "full": {"--signal=TERM", "--full"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			slurmUp(t)
+			t.Setenv("SLURM_CONF", filepath.Join(slurm.dir, "slurm.conf"))
+			dir := t.TempDir()
+			rank := filepath.Join(dir, "rank.sh")
+			batch := filepath.Join(dir, "job.sh")
+			said := filepath.Join(dir, "said")
+			for path, text := range map[string]string{
+				rank:  "trap 'sleep 1; touch saved.$RANK; exit 0' TERM\ntouch up.$RANK\nwhile :; do sleep 0.1; done\n",
+				batch: fmt.Sprintf("#!/bin/sh\nexec %s launch --batch -- sh rank.sh >%s 2>&1\n", bed.mkrun, said),
+			} {
+				if err := os.WriteFile(path, []byte(text), 0o700); err != nil {
+					t.Fatal(err)
+				}
+			}
+			cmd := exec.Command("sbatch", "--parsable", "-N4", "-n4", "--output="+filepath.Join(dir, "out"), "--chdir="+dir, batch)
+			cmd.Env = append(os.Environ(), mark(t))
+			out, err := cmd.Output()
+			if err != nil {
+				t.Fatalf("sbatch: %v", err)
+			}
+			id := strings.TrimSpace(string(out))
+			t.Cleanup(func() {
+				_ = exec.Command("scancel", "--signal=KILL", "--full", id).Run()
+				for pid := range marked(t, "") { // of a test that failed
+					kill(t, pid, syscall.SIGKILL)
+				}
+				if text, err := os.ReadFile(said); err == nil && t.Failed() {
+					t.Logf("it said:\n%s", text)
+				}
+			})
+			waitForFiles(t, filepath.Join(dir, "up.*"), 4)
+			if out, err := exec.Command("scancel", append(flags, id)...).CombinedOutput(); err != nil {
+				t.Fatalf("scancel: %v\n%s", err, out)
+			}
+			waitForFiles(t, filepath.Join(dir, "saved.*"), 4)
+			waitForMarked(t, "", 0)
+			text, err := os.ReadFile(said)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(string(text), "terminated") || strings.Contains(string(text), "its agent is gone") {
+				t.Errorf("it does not say what ended the job")
+			}
+		})
+	}
+}
+
+// waitForFiles waits until a number of files match.
+func waitForFiles(t *testing.T, pattern string, n int) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(found) == n {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%d of %d files %s", len(found), n, pattern)
+		}
+	}
+}
+
 // The same command on every node, started by srun: the first launches, the others are its agents.
 func TestSlurmJoin(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "meet")
@@ -231,7 +302,7 @@ func TestSlurmJoinIsSealed(t *testing.T) {
 	}
 	lost := start(t, exec.CommandContext(t.Context(), "env", "SLURM_JOB_ID=1", "SLURM_STEP_ID=1", bed.mkrun, "launch", "--join", file, "--nodes", "2", "--node-rank", "1",
 		"--start-timeout", "1s", "--", "true"))
-	lost.want(t, 125, "sealed it, not you")
+	lost.want(t, 124, "sealed it, not you")
 	waitForMarked(t, "", 0)
 }
 

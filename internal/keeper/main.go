@@ -35,8 +35,12 @@ func Main(ctx context.Context) int {
 	}
 	k := &keeper{
 		children: make(chan os.Signal, 1),
+		signals:  make(chan os.Signal, 16),
+		heard:    heard{},
 		commands: make(chan command),
 	}
+	Withstand(k.signals)
+	defer signal.Stop(k.signals)
 	signal.Notify(k.children, syscall.SIGCHLD) // before the first start, so that no exit is missed
 	defer signal.Stop(k.children)
 	control := os.NewFile(controlFD, "control")
@@ -100,6 +104,8 @@ type keeper struct {
 	launch   launch
 	ranks    []rankState // parallel to launch.Ranks
 	children chan os.Signal
+	signals  chan os.Signal // that this process was sent
+	heard    heard
 	commands chan command
 	reports  *gob.Encoder
 
@@ -191,6 +197,8 @@ func (k *keeper) supervise(ctx context.Context) {
 	for !k.reap() && len(k.left) == 0 {
 		select {
 		case <-k.children:
+		case sig := <-k.signals:
+			k.heard.note(sig, time.Now())
 		case c, ok := <-k.commands:
 			if ok {
 				k.obey(c)
@@ -224,6 +232,10 @@ func (k *keeper) obey(c command) {
 		wanted := map[int]bool{}
 		for _, rank := range c.Ranks {
 			wanted[rank] = true
+		}
+		now := time.Now()
+		if k.heard.take(k.signals, now); k.heard.had(syscall.Signal(c.Signal), now) {
+			return
 		}
 		k.signal(syscall.Signal(c.Signal), func(rank int) bool { return len(c.Ranks) == 0 || wanted[rank] })
 	case cmdStop:

@@ -30,12 +30,18 @@ const (
 
 // Agent is the body of an agent process: it says on stdout that it is there, reads its configuration from stdin,
 // joins the job, starts and watches the ranks of its node, and ends when it is told to or when its parent is
-// gone. Whatever ends it, no rank outlives it. It returns the exit status.
+// gone. Whatever ends it, no rank outlives it. It returns the exit status: 0 if it has done its part, however the job ended.
 func Agent(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer) int {
+	status, _ := agentOf(ctx, stdin, stdout, stderr)
+	return status
+}
+
+// agentOf is an agent's body. It returns its exit status and the job's, which is known if that is 0.
+func agentOf(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer) (status, job int) {
 	stdio.ReportBrokenPipes() // the way back may break before the ranks are ended
 	if _, err := io.WriteString(stdout, agentReady); err != nil {
 		fmt.Fprintf(stderr, "mkrun agent: saying that it is there: %v\n", err)
-		return stdio.StatusLauncher
+		return stdio.StatusLauncher, 0
 	}
 	nameProcess("mkrun-waiting")
 	a := &agent{incarnation: rand.Uint64() | 1}
@@ -44,15 +50,16 @@ func Agent(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer) int {
 	cfg, secret, err := readAgentConfig(stdin)
 	if err != nil {
 		fmt.Fprintf(stderr, "mkrun agent: %v\n", err)
-		return stdio.StatusLauncher
+		return stdio.StatusLauncher, 0
 	}
 	level := slog.LevelWarn
 	if cfg.Verbose {
 		level = slog.LevelDebug
 	}
 	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level})).With("node", cfg.Node)
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
-	defer stop()
+	a.signals = make(chan os.Signal, 16)
+	keeper.Withstand(a.signals)
+	defer signal.Stop(a.signals)
 	// Whoever started it holds the other end of stdin for as long as it lives.
 	ctx, gone := context.WithCancelCause(ctx)
 	defer gone(nil)
@@ -72,17 +79,17 @@ func Agent(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer) int {
 	case err := <-parent:
 		if err != nil {
 			log.Error("agent ends", "error", err)
-			return stdio.StatusLauncher
+			return stdio.StatusLauncher, 0
 		}
 	case <-ctx.Done():
-		return stdio.StatusLauncher
+		return stdio.StatusLauncher, 0
 	}
 	a.cfg, a.log = cfg, log
 	if err := a.run(ctx, secret); err != nil {
 		log.Error("agent ends", "error", err)
-		return stdio.StatusLauncher
+		return stdio.StatusLauncher, 0
 	}
-	return 0
+	return 0, a.jobStatus
 }
 
 // nameProcess names this process for the eyes of people.
@@ -99,6 +106,8 @@ type agent struct {
 	crew        *crew                          // of the generation that the parent announced last; nil before the first
 	port        *portLease                     // for the first node's ranks
 	look        func() (*topology.Node, error) // at this node, once
+	signals     chan os.Signal                 // that this process was sent
+	jobStatus   int                            // as the parent says when it dismisses this agent
 	checker     checker
 	checking    sync.WaitGroup
 }
@@ -169,6 +178,7 @@ func (a *agent) run(ctx context.Context, secret session.Secret) error {
 // serve follows the parent's orders until it says Shutdown (nil), or is lost.
 func (a *agent) serve(ctx context.Context) error {
 	for {
+		a.tellSignals(ctx) // before anything that may follow from them
 		select {
 		case m, ok := <-a.link.Messages():
 			if !ok {
@@ -186,7 +196,10 @@ func (a *agent) serve(ctx context.Context) error {
 				a.nodeDone(ctx)
 				continue
 			}
+			a.tellSignals(ctx)
 			a.tell(ctx, ev)
+		case sig := <-a.signals:
+			a.tellSignal(ctx, sig)
 		case opinion := <-a.pool.opinions():
 			if m := a.pool.message(opinion); m != nil {
 				a.send(ctx, m)
@@ -194,6 +207,27 @@ func (a *agent) serve(ctx context.Context) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
+	}
+}
+
+// tellSignals tells the parent of the signals that came to this process.
+func (a *agent) tellSignals(ctx context.Context) {
+	for {
+		select {
+		case sig := <-a.signals:
+			a.tellSignal(ctx, sig)
+		default:
+			return
+		}
+	}
+}
+
+// tellSignal tells the parent of a signal that this process was sent, if it was to end it. It is the head that ends
+// jobs: all ranks then have their grace, also where whoever sends it (a batch system, a service manager) sends it to some
+// hosts only. Others are for ranks, which have had them from the same sender.
+func (a *agent) tellSignal(ctx context.Context, sig os.Signal) {
+	if s, ok := sig.(syscall.Signal); ok && endsPrograms(s, keeper.Passing) {
+		a.send(ctx, &pb.FromAgent{Kind: &pb.FromAgent_Signalled{Signalled: &pb.Signal{Number: int32(s)}}})
 	}
 }
 
@@ -260,6 +294,7 @@ func (a *agent) obey(ctx context.Context, m *pb.ToAgent) (done bool, err error) 
 	case *pb.ToAgent_StartBelow:
 		return false, a.startBelow(ctx, k.StartBelow)
 	case *pb.ToAgent_Shutdown:
+		a.jobStatus = int(k.Shutdown.GetExitStatus())
 		return true, nil
 	}
 	return false, nil

@@ -64,14 +64,10 @@ func (c *AgentConfig) choosePart() error {
 const maxAgentConfig = 8 << 20
 
 func (c AgentConfig) write(w io.Writer, secret session.Secret) error {
-	text, err := json.Marshal(c)
-	if err != nil {
-		return fmt.Errorf("encoding the configuration of node %d's agent: %w", c.Node, err)
-	}
 	if err := session.WriteSecret(w, secret); err != nil {
 		return fmt.Errorf("handing the secret to node %d's agent: %w", c.Node, err)
 	}
-	if _, err := w.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(text))), text...)); err != nil {
+	if err := writeFrame(w, c); err != nil {
 		return fmt.Errorf("configuring node %d's agent: %w", c.Node, err)
 	}
 	return nil
@@ -88,6 +84,15 @@ func readAgentConfig(r io.Reader) (AgentConfig, session.Secret, error) {
 		return c, secret, fmt.Errorf("reading the agent's configuration: %w", err)
 	}
 	return c, secret, c.choosePart()
+}
+
+// writeFrame writes JSON behind its length, at once: others may write too.
+func writeFrame(w io.Writer, from any) error {
+	text, err := json.Marshal(from)
+	if err == nil {
+		_, err = w.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(text))), text...))
+	}
+	return err
 }
 
 // readFrame reads JSON behind its length, and nothing after it.

@@ -2,6 +2,7 @@ package launch
 
 import (
 	"fmt"
+	"syscall"
 	"time"
 
 	"github.com/mkrun/mkrun/internal/doctor"
@@ -97,6 +98,8 @@ func (l *launcher) take(ev session.HeadEvent) []order {
 		l.opts.Output.put(out)
 	case *pb.FromAgent_NodeDone:
 		m.nodeDone(node)
+	case *pb.FromAgent_Signalled:
+		return l.nodeSignal(node, syscall.Signal(k.Signalled.GetNumber()))
 	case *pb.FromAgent_StdinTaken:
 		l.stdin.acknowledge(node, k.StdinTaken)
 	case *pb.FromAgent_Member:

@@ -8,13 +8,12 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"time"
 
-	"github.com/mkrun/mkrun/internal/ports"
 	"github.com/mkrun/mkrun/internal/session"
+	"github.com/mkrun/mkrun/internal/stdio"
 )
 
 // Joining is this process's part when something else has started the same command once for each node: node 0
@@ -45,20 +44,30 @@ func (j Joining) identity() session.Identity {
 	return session.Identity{Role: session.RoleAgent, Node: j.Node}
 }
 
-// Join is the part of a node other than the first: it finds the launcher, and is its agent. It returns the exit status.
+// Join is the part of a node other than the first: it finds the launcher, and is its agent. It returns the exit status,
+// which is the job's if this node did its part.
 func Join(ctx context.Context, j Joining, limit time.Duration, stderr io.Writer) (int, error) {
 	find, cancel := context.WithCancel(ctx)
-	defer cancel()
 	if limit > 0 {
 		find, cancel = context.WithTimeout(ctx, limit)
-		defer cancel()
 	}
+	defer cancel()
 	conn, err := j.find(find)
-	if err != nil {
-		return 0, fmt.Errorf("node %d joining: %w", j.Node, err)
+	if err != nil && errors.Is(find.Err(), context.DeadlineExceeded) {
+		return stdio.StatusTimeout, fmt.Errorf("node %d joining: node 0, which launches, was not found within %v (--start-timeout): %w", j.Node, limit, err)
 	}
-	defer func() { _ = conn.Close() }()
-	return Agent(ctx, conn, conn, stderr), nil
+	if err == nil {
+		defer func() { _ = conn.Close() }()
+		err = j.introduce(conn)
+	}
+	if err != nil {
+		return stdio.StatusLauncher, fmt.Errorf("node %d joining: %w", j.Node, err)
+	}
+	status, job := agentOf(ctx, conn, conn, stderr)
+	if status == 0 {
+		status = job
+	}
+	return status, nil
 }
 
 func (j Joining) find(ctx context.Context) (session.PoolConn, error) {
@@ -116,52 +125,6 @@ func (j Joining) read(ctx context.Context) (meeting, session.Secret, error) {
 	return m, secret, err
 }
 
-// joinStarter waits for agents that come by themselves.
-type joinStarter struct {
-	pool    *session.PoolListener
-	file    string                  // to take away in the end; "": none
-	arrived []chan session.PoolConn // by node
-	log     io.Writer
-	done    chan struct{}
-}
-
-// awaitJoins opens the port to which the other nodes come, and says in the file where it is.
-func awaitJoins(ctx context.Context, j Joining, within ports.Range, addresses func(port int) ([]string, error), output io.Writer, log *slog.Logger) (*joinStarter, error) {
-	if j.At != "" {
-		_, text, err := net.SplitHostPort(j.At)
-		if err == nil {
-			within, err = ports.Parse(text + "-" + text)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("--join-at %s: %w", j.At, err)
-		}
-	}
-	listener, err := within.Listen(ctx, "")
-	if err != nil {
-		return nil, fmt.Errorf("listening for the other nodes: %w", err)
-	}
-	s := &joinStarter{log: output, done: make(chan struct{})}
-	for range j.Nodes {
-		s.arrived = append(s.arrived, make(chan session.PoolConn, 1))
-	}
-	secret := session.NewSecret()
-	if j.At != "" {
-		secret, err = session.ReadSecretFile(j.File)
-	} else {
-		err = j.publish(ctx, secret, addresses, listener.Addr().(*net.TCPAddr).Port, log)
-		s.file = j.File
-	}
-	if err == nil {
-		s.pool, err = session.ListenPool(secret, session.Identity{Role: session.RoleHead, Node: -1}, listener, log)
-	}
-	if err != nil {
-		_ = listener.Close()
-		return nil, err
-	}
-	go s.welcome(log)
-	return s, nil
-}
-
 // publish writes the file; one that an earlier start left is replaced.
 func (j Joining) publish(ctx context.Context, secret session.Secret, addresses func(port int) ([]string, error), port int, log *slog.Logger) error {
 	list, err := addresses(port)
@@ -192,49 +155,4 @@ func (j Joining) publish(ctx context.Context, secret session.Secret, addresses f
 		return fmt.Errorf("--join: %w", err)
 	}
 	return nil
-}
-
-func (s *joinStarter) welcome(log *slog.Logger) {
-	defer close(s.done)
-	for {
-		conn, err := s.pool.Accept()
-		if err != nil {
-			return
-		}
-		peer := conn.Peer()
-		if peer.Role == session.RoleAgent && peer.Node > 0 && peer.Node < len(s.arrived) {
-			select {
-			case s.arrived[peer.Node] <- conn:
-				continue
-			default:
-			}
-		}
-		log.Warn("turned a node away: no such node is missing", "peer", peer.String(), "from", conn.RemoteAddr().String())
-		_ = conn.Close()
-	}
-}
-
-func (s *joinStarter) start(ctx context.Context, cfg AgentConfig, secret session.Secret) (*agentProcess, error) {
-	select {
-	case conn := <-s.arrived[cfg.Node]:
-		return adopt(ctx, conn, cfg, secret, s.log, "process")
-	case <-ctx.Done():
-		return nil, fmt.Errorf("it did not join: %w", context.Cause(ctx))
-	}
-}
-
-// close ends the waiting, and takes the file away.
-func (s *joinStarter) close() {
-	_ = s.pool.Close() // nobody is waited for any more
-	<-s.done
-	for _, c := range s.arrived {
-		select {
-		case conn := <-c:
-			_ = conn.Close()
-		default:
-		}
-	}
-	if s.file != "" {
-		_ = os.Remove(s.file)
-	}
 }

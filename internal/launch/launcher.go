@@ -35,6 +35,7 @@ type launcher struct {
 	stdin   *stdinSource // nil: not read
 	started time.Duration
 	endings endings
+	told    bool             // a node was, by somebody else, of the job's end
 	timeout <-chan time.Time // --timeout
 	giveUp  <-chan time.Time // set once the job has to end
 	stopAt  <-chan time.Time // set once the user wants the job stopped (Ctrl-Z)
@@ -146,9 +147,6 @@ func (l *launcher) follow(ctx context.Context) {
 			orders = l.agentGone(node)
 		case sig := <-l.opts.Signals:
 			orders = l.userSignal(sig, time.Now())
-			if grace == nil && l.machine.cause != nil {
-				grace = time.After(l.job.Grace)
-			}
 		case err := <-l.opts.Output.failed:
 			orders = l.machine.fail(outputCause(err))
 		case err := <-l.stdin.failures():
@@ -176,6 +174,9 @@ func (l *launcher) follow(ctx context.Context) {
 		case <-l.giveUp:
 			l.opts.Log.Warn("agents do not come to an end; killing them")
 			return
+		}
+		if grace == nil && l.machine.cause.GetKind() == pb.Cause_USER_SIGNAL {
+			grace = time.After(l.job.Grace)
 		}
 		l.order(orders)
 	}
@@ -218,7 +219,7 @@ func (l *launcher) end() {
 		}
 	}
 	l.closeWays()
-	if err := l.head.Broadcast(&pb.ToAgent{Kind: &pb.ToAgent_Shutdown{Shutdown: &pb.Shutdown{}}}); err != nil {
+	if err := l.head.Broadcast(l.machine.dismissal()); err != nil {
 		l.opts.Log.Warn("dismissing the agents", "error", err)
 	}
 	go func() {

@@ -313,12 +313,13 @@ func (m *machine) signal(number int) []order {
 
 // interrupt is the user's wish to end the job: the ranks get the signal and may end as they like.
 func (m *machine) interrupt(sig syscall.Signal) []order {
+	return m.endedBy(sig, noPlace(pb.Cause_USER_SIGNAL, fmt.Sprintf("ended by the user (%v)", sig), stdio.StatusOfSignal(sig)))
+}
+
+// endedBy ends the job by a signal, for a reason if none is known yet.
+func (m *machine) endedBy(sig syscall.Signal, reason *pb.Cause) []order {
 	if m.cause == nil {
-		m.weight = certain
-		m.cause = &pb.Cause{
-			Kind: pb.Cause_USER_SIGNAL, Node: -1, Rank: -1, Reason: fmt.Sprintf("ended by the user (%v)", sig),
-			ExitStatus: int32(stdio.StatusOfSignal(sig)),
-		}
+		m.weight, m.cause = certain, reason
 	}
 	if !m.starting {
 		return m.abort()
@@ -328,7 +329,12 @@ func (m *machine) interrupt(sig syscall.Signal) []order {
 
 // kill ends all ranks without any grace: agents that are dismissed leave nothing behind.
 func (m *machine) kill() []order {
-	return []order{{allNodes, &pb.ToAgent{Kind: &pb.ToAgent_Shutdown{Shutdown: &pb.Shutdown{}}}}}
+	return []order{{allNodes, m.dismissal()}}
+}
+
+// dismissal tells agents to end, and how the job ended.
+func (m *machine) dismissal() *pb.ToAgent {
+	return &pb.ToAgent{Kind: &pb.ToAgent_Shutdown{Shutdown: &pb.Shutdown{ExitStatus: m.cause.GetExitStatus()}}}
 }
 
 // over reports whether nothing of the job runs any more.

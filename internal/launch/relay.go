@@ -2,7 +2,6 @@ package launch
 
 import (
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -26,12 +25,10 @@ type relayWord struct {
 }
 
 func (w relayWord) write(to io.Writer) error {
-	text, err := json.Marshal(w)
-	if err != nil {
+	if err := writeFrame(to, w); err != nil {
 		return fmt.Errorf("saying where node %d is: %w", w.Node, err)
 	}
-	_, err = to.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(text))), text...)) // at once: others may write too
-	return err
+	return nil
 }
 
 // awaitRelay reads where the parent is of an agent that does not report to the head.

@@ -10,6 +10,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	pb "github.com/mkrun/mkrun/internal/session/sessionpb"
+	"github.com/mkrun/mkrun/internal/stdio"
 )
 
 // ParseSignals reads names of signals such as WINCH or SIGALRM.
@@ -53,6 +56,10 @@ func (l *launcher) userSignal(sig os.Signal, at time.Time) []order {
 		return l.machine.signal(int(s))
 	}
 	switch {
+	case l.endings.count == 1 && l.told: // whoever signalled the nodes signals all
+		l.endings.first = syscall.SIGTERM
+		fmt.Fprintf(l.notices, "mkrun: %v: the job ends already (again: SIGKILL)\n", sig)
+		return nil
 	case l.endings.count == 1:
 		if !l.machine.starting {
 			fmt.Fprintf(l.notices, "mkrun: %v: no rank was started yet; the job ends\n", sig)
@@ -71,6 +78,20 @@ func (l *launcher) userSignal(sig os.Signal, at time.Time) []order {
 	fmt.Fprintf(l.notices, "mkrun: %v once more: SIGKILL to %s\n", sig, l.machine.alive())
 	l.giveUp = time.After(killLimit)
 	return l.machine.kill()
+}
+
+// nodeSignal ends the job since one of its agents was sent a signal, of which the user may know nothing.
+func (l *launcher) nodeSignal(node int, s syscall.Signal) []order {
+	if l.machine.cause != nil || !l.endsPrograms(s) {
+		return nil
+	}
+	l.told = true
+	c := l.machine.nodeCause(pb.Cause_USER_SIGNAL, node, fmt.Sprintf(
+		"its processes were sent a signal (%v), as a batch system does when a job is cancelled or its time is over, and a service manager", s))
+	c.ExitStatus = int32(stdio.StatusOfSignal(s))
+	fmt.Fprintf(l.notices, "mkrun: %s (node %d) was sent a signal (%v): passed on to %s, which have %v to end\n",
+		l.job.Hosts[node].Name, node, s, l.machine.alive(), l.job.Grace)
+	return l.machine.endedBy(s, c)
 }
 
 // wishes reports whether a signal that comes now is another wish of the user to end.

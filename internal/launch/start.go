@@ -97,7 +97,7 @@ func (l *launcher) openWays(ctx context.Context) error {
 				}
 				return choose.reachable(job.Interfaces, job.Hosts, port)
 			}
-			joins, err := awaitJoins(ctx, *job.Join, job.Ports, addresses, log, l.opts.Log)
+			joins, err := awaitJoins(ctx, *job.Join, job.Ports, addresses, log, l.opts.Log, l.notice)
 			if err != nil {
 				return err
 			}

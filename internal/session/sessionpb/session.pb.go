@@ -120,6 +120,7 @@ type FromAgent struct {
 	//	*FromAgent_Gone
 	//	*FromAgent_TurnedAway
 	//	*FromAgent_Below
+	//	*FromAgent_Signalled
 	Kind          isFromAgent_Kind `protobuf_oneof:"kind"`
 	Generation    uint32           `protobuf:"varint,30,opt,name=generation,proto3" json:"generation,omitempty"` // of the ranks that it is about; 0 if it is about none
 	Origin        int32            `protobuf:"varint,31,opt,name=origin,proto3" json:"origin,omitempty"`         // n+1: node n, whose word its sender passes on; 0: the sender
@@ -344,6 +345,15 @@ func (x *FromAgent) GetBelow() *Below {
 	return nil
 }
 
+func (x *FromAgent) GetSignalled() *Signal {
+	if x != nil {
+		if x, ok := x.Kind.(*FromAgent_Signalled); ok {
+			return x.Signalled
+		}
+	}
+	return nil
+}
+
 func (x *FromAgent) GetGeneration() uint32 {
 	if x != nil {
 		return x.Generation
@@ -442,6 +452,10 @@ type FromAgent_Below struct {
 	Below *Below `protobuf:"bytes,24,opt,name=below,proto3,oneof"`
 }
 
+type FromAgent_Signalled struct {
+	Signalled *Signal `protobuf:"bytes,25,opt,name=signalled,proto3,oneof"` // the agent was sent one that ends programs
+}
+
 func (*FromAgent_Hello) isFromAgent_Kind() {}
 
 func (*FromAgent_Heartbeat) isFromAgent_Kind() {}
@@ -481,6 +495,8 @@ func (*FromAgent_Gone) isFromAgent_Kind() {}
 func (*FromAgent_TurnedAway) isFromAgent_Kind() {}
 
 func (*FromAgent_Below) isFromAgent_Kind() {}
+
+func (*FromAgent_Signalled) isFromAgent_Kind() {}
 
 type ToAgent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2880,6 +2896,7 @@ func (x *Signal) GetRanks() []int32 {
 
 type Shutdown struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
+	ExitStatus    int32                  `protobuf:"varint,1,opt,name=exit_status,json=exitStatus,proto3" json:"exit_status,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2912,6 +2929,13 @@ func (x *Shutdown) ProtoReflect() protoreflect.Message {
 // Deprecated: Use Shutdown.ProtoReflect.Descriptor instead.
 func (*Shutdown) Descriptor() ([]byte, []int) {
 	return file_internal_session_sessionpb_session_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *Shutdown) GetExitStatus() int32 {
+	if x != nil {
+		return x.ExitStatus
+	}
+	return 0
 }
 
 type NodeDone struct {
@@ -3782,7 +3806,7 @@ var File_internal_session_sessionpb_session_proto protoreflect.FileDescriptor
 
 const file_internal_session_sessionpb_session_proto_rawDesc = "" +
 	"\n" +
-	"(internal/session/sessionpb/session.proto\x12\x10mkrun.session.v1\"\xbd\t\n" +
+	"(internal/session/sessionpb/session.proto\x12\x10mkrun.session.v1\"\xf7\t\n" +
 	"\tFromAgent\x12/\n" +
 	"\x05hello\x18\x01 \x01(\v2\x17.mkrun.session.v1.HelloH\x00R\x05hello\x12;\n" +
 	"\theartbeat\x18\x02 \x01(\v2\x1b.mkrun.session.v1.HeartbeatH\x00R\theartbeat\x12/\n" +
@@ -3807,7 +3831,8 @@ const file_internal_session_sessionpb_session_proto_rawDesc = "" +
 	"\x04gone\x18\x16 \x01(\v2\x16.mkrun.session.v1.GoneH\x00R\x04gone\x12?\n" +
 	"\vturned_away\x18\x17 \x01(\v2\x1c.mkrun.session.v1.TurnedAwayH\x00R\n" +
 	"turnedAway\x12/\n" +
-	"\x05below\x18\x18 \x01(\v2\x17.mkrun.session.v1.BelowH\x00R\x05below\x12\x1e\n" +
+	"\x05below\x18\x18 \x01(\v2\x17.mkrun.session.v1.BelowH\x00R\x05below\x128\n" +
+	"\tsignalled\x18\x19 \x01(\v2\x18.mkrun.session.v1.SignalH\x00R\tsignalled\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x1e \x01(\rR\n" +
 	"generation\x12\x16\n" +
@@ -4024,9 +4049,10 @@ const file_internal_session_sessionpb_session_proto_rawDesc = "" +
 	"\x04json\x18\x04 \x01(\fR\x04json\"6\n" +
 	"\x06Signal\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x05R\x06number\x12\x14\n" +
-	"\x05ranks\x18\x02 \x03(\x05R\x05ranks\"\n" +
-	"\n" +
-	"\bShutdown\"\n" +
+	"\x05ranks\x18\x02 \x03(\x05R\x05ranks\"+\n" +
+	"\bShutdown\x12\x1f\n" +
+	"\vexit_status\x18\x01 \x01(\x05R\n" +
+	"exitStatus\"\n" +
 	"\n" +
 	"\bNodeDone\"7\n" +
 	"\vMemberEvent\x12\x12\n" +
@@ -4184,57 +4210,58 @@ var file_internal_session_sessionpb_session_proto_depIdxs = []int32{
 	3,  // 17: mkrun.session.v1.FromAgent.gone:type_name -> mkrun.session.v1.Gone
 	4,  // 18: mkrun.session.v1.FromAgent.turned_away:type_name -> mkrun.session.v1.TurnedAway
 	6,  // 19: mkrun.session.v1.FromAgent.below:type_name -> mkrun.session.v1.Below
-	9,  // 20: mkrun.session.v1.ToAgent.welcome:type_name -> mkrun.session.v1.Welcome
-	8,  // 21: mkrun.session.v1.ToAgent.refusal:type_name -> mkrun.session.v1.Refusal
-	10, // 22: mkrun.session.v1.ToAgent.heartbeat:type_name -> mkrun.session.v1.Heartbeat
-	13, // 23: mkrun.session.v1.ToAgent.roster:type_name -> mkrun.session.v1.Roster
-	15, // 24: mkrun.session.v1.ToAgent.start:type_name -> mkrun.session.v1.Start
-	21, // 25: mkrun.session.v1.ToAgent.fence_done:type_name -> mkrun.session.v1.FenceDone
-	23, // 26: mkrun.session.v1.ToAgent.barrier_done:type_name -> mkrun.session.v1.BarrierDone
-	27, // 27: mkrun.session.v1.ToAgent.abort:type_name -> mkrun.session.v1.Abort
-	34, // 28: mkrun.session.v1.ToAgent.signal:type_name -> mkrun.session.v1.Signal
-	35, // 29: mkrun.session.v1.ToAgent.shutdown:type_name -> mkrun.session.v1.Shutdown
-	29, // 30: mkrun.session.v1.ToAgent.stdin:type_name -> mkrun.session.v1.Stdin
-	32, // 31: mkrun.session.v1.ToAgent.preflight:type_name -> mkrun.session.v1.Preflight
-	5,  // 32: mkrun.session.v1.ToAgent.start_below:type_name -> mkrun.session.v1.StartBelow
-	31, // 33: mkrun.session.v1.ToAgent.output_taken:type_name -> mkrun.session.v1.OutputTaken
-	7,  // 34: mkrun.session.v1.TurnedAway.hello:type_name -> mkrun.session.v1.Hello
-	12, // 35: mkrun.session.v1.Roster.nodes:type_name -> mkrun.session.v1.Node
-	14, // 36: mkrun.session.v1.Start.ranks:type_name -> mkrun.session.v1.RankSpec
-	19, // 37: mkrun.session.v1.FenceDone.blobs:type_name -> mkrun.session.v1.Put
-	28, // 38: mkrun.session.v1.Abort.cause:type_name -> mkrun.session.v1.Cause
-	0,  // 39: mkrun.session.v1.Cause.kind:type_name -> mkrun.session.v1.Cause.Kind
-	10, // 40: mkrun.session.v1.ToHead.heartbeat:type_name -> mkrun.session.v1.Heartbeat
-	29, // 41: mkrun.session.v1.ToHead.stdin:type_name -> mkrun.session.v1.Stdin
-	31, // 42: mkrun.session.v1.ToHead.output_taken:type_name -> mkrun.session.v1.OutputTaken
-	18, // 43: mkrun.session.v1.FromHead.output:type_name -> mkrun.session.v1.Output
-	10, // 44: mkrun.session.v1.FromHead.heartbeat:type_name -> mkrun.session.v1.Heartbeat
-	30, // 45: mkrun.session.v1.FromHead.stdin_taken:type_name -> mkrun.session.v1.StdinTaken
-	13, // 46: mkrun.session.v1.AttachReply.roster:type_name -> mkrun.session.v1.Roster
-	44, // 47: mkrun.session.v1.AttachReply.network:type_name -> mkrun.session.v1.RankNetwork
-	1,  // 48: mkrun.session.v1.Parent.Connect:input_type -> mkrun.session.v1.FromAgent
-	42, // 49: mkrun.session.v1.Agent.Attach:input_type -> mkrun.session.v1.AttachRequest
-	45, // 50: mkrun.session.v1.Agent.Put:input_type -> mkrun.session.v1.RankPut
-	41, // 51: mkrun.session.v1.Agent.Fence:input_type -> mkrun.session.v1.Empty
-	46, // 52: mkrun.session.v1.Agent.Get:input_type -> mkrun.session.v1.GetRequest
-	41, // 53: mkrun.session.v1.Agent.Barrier:input_type -> mkrun.session.v1.Empty
-	24, // 54: mkrun.session.v1.Agent.Report:input_type -> mkrun.session.v1.RankReport
-	26, // 55: mkrun.session.v1.Agent.RequestAbort:input_type -> mkrun.session.v1.AbortRequest
-	41, // 56: mkrun.session.v1.Agent.WatchAbort:input_type -> mkrun.session.v1.Empty
-	2,  // 57: mkrun.session.v1.Parent.Connect:output_type -> mkrun.session.v1.ToAgent
-	43, // 58: mkrun.session.v1.Agent.Attach:output_type -> mkrun.session.v1.AttachReply
-	41, // 59: mkrun.session.v1.Agent.Put:output_type -> mkrun.session.v1.Empty
-	41, // 60: mkrun.session.v1.Agent.Fence:output_type -> mkrun.session.v1.Empty
-	47, // 61: mkrun.session.v1.Agent.Get:output_type -> mkrun.session.v1.GetReply
-	41, // 62: mkrun.session.v1.Agent.Barrier:output_type -> mkrun.session.v1.Empty
-	41, // 63: mkrun.session.v1.Agent.Report:output_type -> mkrun.session.v1.Empty
-	41, // 64: mkrun.session.v1.Agent.RequestAbort:output_type -> mkrun.session.v1.Empty
-	27, // 65: mkrun.session.v1.Agent.WatchAbort:output_type -> mkrun.session.v1.Abort
-	57, // [57:66] is the sub-list for method output_type
-	48, // [48:57] is the sub-list for method input_type
-	48, // [48:48] is the sub-list for extension type_name
-	48, // [48:48] is the sub-list for extension extendee
-	0,  // [0:48] is the sub-list for field type_name
+	34, // 20: mkrun.session.v1.FromAgent.signalled:type_name -> mkrun.session.v1.Signal
+	9,  // 21: mkrun.session.v1.ToAgent.welcome:type_name -> mkrun.session.v1.Welcome
+	8,  // 22: mkrun.session.v1.ToAgent.refusal:type_name -> mkrun.session.v1.Refusal
+	10, // 23: mkrun.session.v1.ToAgent.heartbeat:type_name -> mkrun.session.v1.Heartbeat
+	13, // 24: mkrun.session.v1.ToAgent.roster:type_name -> mkrun.session.v1.Roster
+	15, // 25: mkrun.session.v1.ToAgent.start:type_name -> mkrun.session.v1.Start
+	21, // 26: mkrun.session.v1.ToAgent.fence_done:type_name -> mkrun.session.v1.FenceDone
+	23, // 27: mkrun.session.v1.ToAgent.barrier_done:type_name -> mkrun.session.v1.BarrierDone
+	27, // 28: mkrun.session.v1.ToAgent.abort:type_name -> mkrun.session.v1.Abort
+	34, // 29: mkrun.session.v1.ToAgent.signal:type_name -> mkrun.session.v1.Signal
+	35, // 30: mkrun.session.v1.ToAgent.shutdown:type_name -> mkrun.session.v1.Shutdown
+	29, // 31: mkrun.session.v1.ToAgent.stdin:type_name -> mkrun.session.v1.Stdin
+	32, // 32: mkrun.session.v1.ToAgent.preflight:type_name -> mkrun.session.v1.Preflight
+	5,  // 33: mkrun.session.v1.ToAgent.start_below:type_name -> mkrun.session.v1.StartBelow
+	31, // 34: mkrun.session.v1.ToAgent.output_taken:type_name -> mkrun.session.v1.OutputTaken
+	7,  // 35: mkrun.session.v1.TurnedAway.hello:type_name -> mkrun.session.v1.Hello
+	12, // 36: mkrun.session.v1.Roster.nodes:type_name -> mkrun.session.v1.Node
+	14, // 37: mkrun.session.v1.Start.ranks:type_name -> mkrun.session.v1.RankSpec
+	19, // 38: mkrun.session.v1.FenceDone.blobs:type_name -> mkrun.session.v1.Put
+	28, // 39: mkrun.session.v1.Abort.cause:type_name -> mkrun.session.v1.Cause
+	0,  // 40: mkrun.session.v1.Cause.kind:type_name -> mkrun.session.v1.Cause.Kind
+	10, // 41: mkrun.session.v1.ToHead.heartbeat:type_name -> mkrun.session.v1.Heartbeat
+	29, // 42: mkrun.session.v1.ToHead.stdin:type_name -> mkrun.session.v1.Stdin
+	31, // 43: mkrun.session.v1.ToHead.output_taken:type_name -> mkrun.session.v1.OutputTaken
+	18, // 44: mkrun.session.v1.FromHead.output:type_name -> mkrun.session.v1.Output
+	10, // 45: mkrun.session.v1.FromHead.heartbeat:type_name -> mkrun.session.v1.Heartbeat
+	30, // 46: mkrun.session.v1.FromHead.stdin_taken:type_name -> mkrun.session.v1.StdinTaken
+	13, // 47: mkrun.session.v1.AttachReply.roster:type_name -> mkrun.session.v1.Roster
+	44, // 48: mkrun.session.v1.AttachReply.network:type_name -> mkrun.session.v1.RankNetwork
+	1,  // 49: mkrun.session.v1.Parent.Connect:input_type -> mkrun.session.v1.FromAgent
+	42, // 50: mkrun.session.v1.Agent.Attach:input_type -> mkrun.session.v1.AttachRequest
+	45, // 51: mkrun.session.v1.Agent.Put:input_type -> mkrun.session.v1.RankPut
+	41, // 52: mkrun.session.v1.Agent.Fence:input_type -> mkrun.session.v1.Empty
+	46, // 53: mkrun.session.v1.Agent.Get:input_type -> mkrun.session.v1.GetRequest
+	41, // 54: mkrun.session.v1.Agent.Barrier:input_type -> mkrun.session.v1.Empty
+	24, // 55: mkrun.session.v1.Agent.Report:input_type -> mkrun.session.v1.RankReport
+	26, // 56: mkrun.session.v1.Agent.RequestAbort:input_type -> mkrun.session.v1.AbortRequest
+	41, // 57: mkrun.session.v1.Agent.WatchAbort:input_type -> mkrun.session.v1.Empty
+	2,  // 58: mkrun.session.v1.Parent.Connect:output_type -> mkrun.session.v1.ToAgent
+	43, // 59: mkrun.session.v1.Agent.Attach:output_type -> mkrun.session.v1.AttachReply
+	41, // 60: mkrun.session.v1.Agent.Put:output_type -> mkrun.session.v1.Empty
+	41, // 61: mkrun.session.v1.Agent.Fence:output_type -> mkrun.session.v1.Empty
+	47, // 62: mkrun.session.v1.Agent.Get:output_type -> mkrun.session.v1.GetReply
+	41, // 63: mkrun.session.v1.Agent.Barrier:output_type -> mkrun.session.v1.Empty
+	41, // 64: mkrun.session.v1.Agent.Report:output_type -> mkrun.session.v1.Empty
+	41, // 65: mkrun.session.v1.Agent.RequestAbort:output_type -> mkrun.session.v1.Empty
+	27, // 66: mkrun.session.v1.Agent.WatchAbort:output_type -> mkrun.session.v1.Abort
+	58, // [58:67] is the sub-list for method output_type
+	49, // [49:58] is the sub-list for method input_type
+	49, // [49:49] is the sub-list for extension type_name
+	49, // [49:49] is the sub-list for extension extendee
+	0,  // [0:49] is the sub-list for field type_name
 }
 
 func init() { file_internal_session_sessionpb_session_proto_init() }
@@ -4263,6 +4290,7 @@ func file_internal_session_sessionpb_session_proto_init() {
 		(*FromAgent_Gone)(nil),
 		(*FromAgent_TurnedAway)(nil),
 		(*FromAgent_Below)(nil),
+		(*FromAgent_Signalled)(nil),
 	}
 	file_internal_session_sessionpb_session_proto_msgTypes[1].OneofWrappers = []any{
 		(*ToAgent_Welcome)(nil),
