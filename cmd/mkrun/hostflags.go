@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -41,6 +43,8 @@ type hostFlags struct {
 	head      string
 	ports     string
 	join      joinFlags
+
+	stderr func() io.Writer
 }
 
 func (f *hostFlags) add(cmd *cobra.Command) {
@@ -57,12 +61,13 @@ func (f *hostFlags) add(cmd *cobra.Command) {
 // addPool adds the flags that name hosts and say how they are reached.
 func (f *hostFlags) addPool(cmd *cobra.Command) {
 	fs := cmd.PersistentFlags()
+	f.stderr = cmd.ErrOrStderr
 	fs.StringVarP(&f.list, "host", "H", "", "hosts to run on, in rank order: a:8,me@b:8,node[01-16]:4,[fe80::1%eth0]:2")
 	fs.StringVar(&f.file, "hostfile", "", "file with one host per line: `host slots=N`, or as in -H; # begins a comment")
 	fs.BoolVar(&f.batch, "batch", false, "the hosts and slots that the batch system gave this job (Slurm, PBS or LSF)")
 	fs.StringVar(&f.include, "include", "", "only these hosts, or these GPUs of them: a@b:0,2@node[1-4]")
 	fs.StringVar(&f.exclude, "exclude", "", "all but these hosts, or these GPUs of them")
-	fs.StringVar(&f.agent, "agent", "auto", "how agents are started: auto (children on this host, srun in a Slurm job, ssh to others), ssh, local, srun, or standing (they run already: mkrun agent --listen)")
+	fs.StringVar(&f.agent, "agent", "auto", "how agents are started: auto (srun for nodes of the Slurm job that this is in, else children on this host and ssh to others), ssh, local, srun, or standing (they run already: mkrun agent --listen)")
 	fs.StringVar(&f.sshCmd, "ssh-cmd", "ssh", "the ssh to use, with words of its own; quotes keep blanks")
 	fs.StringArrayVar(&f.sshOpts, "ssh-opts", nil, "further words for ssh before the host; may be repeated")
 	fs.StringVar(&f.remoteMkrun, "remote-mkrun", launch.DefaultRemoteMkrun, "mkrun on the other hosts: a path, or a name in the PATH there")
@@ -75,6 +80,41 @@ func (f *hostFlags) addPool(cmd *cobra.Command) {
 	fs.IntVar(&f.radix, "radix", session.Radix, "agents that report to the launcher, and to each agent: more hosts than that make a tree")
 	fs.StringVar(&f.secret, "secret", "", "file with the secret of your standing agents (default: mkrun/secret in your configuration folder)")
 	_ = cmd.RegisterFlagCompletionFunc("agent", cobra.FixedCompletions(launch.Reaches, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// counted reports whether the user said how many ranks there are to be.
+func (f *hostFlags) counted() bool { return f.ppnGiven() || f.n > 0 }
+
+// tellUnused says that a job of a batch system has more than what is used without a word about hosts.
+func (f *hostFlags) tellUnused() {
+	if f.nodesGiven() {
+		return
+	}
+	pool, err := hosts.FromBatch(os.LookupEnv, true)
+	if err != nil {
+		return // in no such job, or one that says nothing
+	}
+	slots := 0
+	for _, h := range pool {
+		slots += max(h.Slots, 1)
+	}
+	if len(pool) > 1 || slots > 1 && !f.counted() {
+		fmt.Fprintf(f.stderr(), "mkrun: only this host is used; the job of the batch system that this is in has hosts: %d, slots: %d; --batch takes them\n", len(pool), slots)
+	}
+}
+
+// allSlurms reports whether all hosts are nodes of the Slurm job that this is in, so that srun reaches them, and nothing
+// asks for ssh.
+func (f *hostFlags) allSlurms(list []hosts.Host) bool {
+	nodes, err := hosts.FromSlurm(os.Getenv("SLURM_JOB_NODELIST"), "")
+	if err != nil || f.copySelf || f.head != "here" {
+		return false
+	}
+	names := map[string]bool{}
+	for _, n := range nodes {
+		names[n.Name] = true
+	}
+	return !slices.ContainsFunc(list, func(h hosts.Host) bool { return h.User != "" || !names[h.Name] })
 }
 
 // named reports whether hosts were named.
@@ -98,7 +138,7 @@ func (f *hostFlags) pool() ([]hosts.Host, error) {
 	if f.batch {
 		given++
 		if err == nil {
-			pool, err = hosts.FromBatch(os.LookupEnv)
+			pool, err = hosts.FromBatch(os.LookupEnv, f.counted())
 		}
 	}
 	if f.join.file != "" {
@@ -132,6 +172,7 @@ func (f *hostFlags) place(ctx context.Context, world *worldFlags, job *launch.Jo
 	}
 	pretend := pool == nil
 	if pretend {
+		f.tellUnused()
 		if f.include != "" || f.exclude != "" {
 			return errors.New("--include and --exclude choose among hosts named with -H or --hostfile")
 		}
@@ -205,7 +246,7 @@ func (f *hostFlags) place(ctx context.Context, world *worldFlags, job *launch.Jo
 	if err := job.SSH.Check(); err != nil {
 		return fmt.Errorf("--remote-mkrun: %w", err)
 	}
-	if err := f.ways(&reach, job); err != nil {
+	if err := f.ways(&reach, placed.Hosts, job); err != nil {
 		return err
 	}
 	job.Hosts, err = launch.Resolve(ctx, placed.Hosts, reach)
@@ -238,7 +279,7 @@ func (f *hostFlags) placeHead(reach launch.Reach, job *launch.Job) error {
 }
 
 // ways fills in what the way needs by which agents are started.
-func (f *hostFlags) ways(reach *launch.Reach, job *launch.Job) (err error) {
+func (f *hostFlags) ways(reach *launch.Reach, list []hosts.Host, job *launch.Job) (err error) {
 	if f.join.file != "" {
 		*reach = launch.ReachJoin
 		job.Join, err = f.join.joining()
@@ -246,7 +287,7 @@ func (f *hostFlags) ways(reach *launch.Reach, job *launch.Job) (err error) {
 	}
 	switch *reach {
 	case launch.ReachAuto:
-		if _, slurm := os.LookupEnv("SLURM_JOB_ID"); f.batch && slurm {
+		if _, slurm := os.LookupEnv("SLURM_JOB_ID"); slurm && (f.batch || f.allSlurms(list)) {
 			*reach = launch.ReachSrun
 		}
 	case launch.ReachSrun:

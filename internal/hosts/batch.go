@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// FromBatch reads what the batch system in whose job this process runs has given it. lookup is os.LookupEnv.
-func FromBatch(lookup func(string) (string, bool)) ([]Host, error) {
+// FromBatch reads what the batch system in whose job this process runs has given it. lookup is os.LookupEnv; counted says
+// that the user has said how many ranks there are to be, so that slots may stay open.
+func FromBatch(lookup func(string) (string, bool), counted bool) ([]Host, error) {
 	if nodes, ok := lookup("SLURM_JOB_NODELIST"); ok {
-		tasks, _ := lookup("SLURM_TASKS_PER_NODE")
-		return FromSlurm(nodes, tasks)
+		return fromSlurmJob(nodes, lookup, counted)
 	}
 	for _, name := range []string{"PBS_NODEFILE", "LSB_DJOB_HOSTFILE"} {
 		if path, ok := lookup(name); ok {
@@ -24,6 +24,30 @@ func FromBatch(lookup func(string) (string, bool)) ([]Host, error) {
 		}
 	}
 	return nil, errors.New("no batch job found: none of SLURM_JOB_NODELIST, PBS_NODEFILE and LSB_DJOB_HOSTFILE is set")
+}
+
+// fromSlurmJob reads the hosts of a Slurm job, also inside one of its steps. There SLURM_TASKS_PER_NODE is the step's, unless
+// the step is an interactive one, or as large as the job.
+func fromSlurmJob(nodes string, lookup func(string) (string, bool), counted bool) ([]Host, error) {
+	if n, ok := lookup("SLURM_STEP_NUM_TASKS"); ok && n != "1" {
+		return nil, fmt.Errorf("this is one of %s processes that srun started (SLURM_STEP_NUM_TASKS), and each would launch the whole job: "+
+			"start mkrun launch --batch once, outside of srun or with srun -N1 -n1 --overlap; or once on each node with --join FILE", n)
+	}
+	tasks, _ := lookup("SLURM_TASKS_PER_NODE")
+	list, err := FromSlurm(nodes, tasks)
+	step, inStep := lookup("SLURM_STEP_NODELIST")
+	if err == nil || !inStep || step == nodes {
+		return list, err
+	}
+	list, openErr := FromSlurm(nodes, "")
+	if openErr != nil {
+		return nil, openErr
+	}
+	if !counted {
+		return nil, fmt.Errorf("this is in a step of the Slurm job (on %s of %s), in which Slurm does not say how many tasks the job has on each host "+
+			"(SLURM_TASKS_PER_NODE=%s is the step's): give --ppn or -n, or start mkrun launch --batch outside of srun", step, nodes, tasks)
+	}
+	return list, nil
 }
 
 // FromSlurm reads the hosts of a Slurm allocation: SLURM_JOB_NODELIST, as in node[01-03],gpu7, and

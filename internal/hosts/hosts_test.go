@@ -453,23 +453,36 @@ func TestFromBatch(t *testing.T) {
 	if err := os.WriteFile(file, []byte("a\na\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	step := func(nodes, tasks, number string) map[string]string { // as in salloc -N2 -n4 srun ...
+		return map[string]string{"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": tasks, "SLURM_STEP_NODELIST": nodes, "SLURM_STEP_NUM_TASKS": number}
+	}
 	for _, tt := range []struct {
-		env  map[string]string
-		want string
+		env     map[string]string
+		counted bool
+		want    string
 	}{
-		{map[string]string{"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "3(x2)"}, "n1:3 n2:3"},
-		{map[string]string{"SLURM_JOB_NODELIST": "n1"}, "n1"},
-		{map[string]string{"PBS_NODEFILE": file}, "a:2"},
-		{map[string]string{"LSB_DJOB_HOSTFILE": file}, "a:2"},
-		{map[string]string{}, "error"},
-		{map[string]string{"PBS_NODEFILE": file + "x"}, "error"},
+		{env: step("n1", "1", "1"), want: "error: give --ppn or -n"},
+		{env: step("n1", "1", "1"), counted: true, want: "n1 n2"},
+		{env: step("n1", "2(x2)", "1"), want: "n1:2 n2:2"}, // an interactive step
+		{env: step("n[1-2]", "2(x2)", "4"), want: "error: this is one of 4 processes that srun started"},
+		{env: step("n1", "2", "2"), counted: true, want: "error: this is one of 2 processes that srun started"},
+		{env: map[string]string{"SLURM_JOB_NODELIST": "n1", "SLURM_TASKS_PER_NODE": "1", "SLURM_STEP_NODELIST": "n1", "SLURM_STEP_NUM_TASKS": "1"}, want: "n1:1"},
+		{env: map[string]string{"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "1"}, want: "error: speaks of 1 hosts"},
+		{env: map[string]string{"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "3(x2)"}, want: "n1:3 n2:3"},
+		{env: map[string]string{"SLURM_JOB_NODELIST": "n1"}, want: "n1"},
+		{env: map[string]string{"PBS_NODEFILE": file}, want: "a:2"},
+		{env: map[string]string{"LSB_DJOB_HOSTFILE": file}, want: "a:2"},
+		{env: map[string]string{}, want: "error"},
+		{env: map[string]string{"PBS_NODEFILE": file + "x"}, want: "error"},
 	} {
-		list, err := FromBatch(func(name string) (string, bool) { v, ok := tt.env[name]; return v, ok })
+		list, err := FromBatch(func(name string) (string, bool) { v, ok := tt.env[name]; return v, ok }, tt.counted)
 		var words []string
 		for _, h := range list {
 			words = append(words, h.String())
 		}
-		if got := strings.Join(words, " "); (err != nil) != (tt.want == "error") || err == nil && got != tt.want {
+		word, fails := strings.CutPrefix(tt.want, "error")
+		word = strings.TrimPrefix(word, ": ")
+		if got := strings.Join(words, " "); (err != nil) != fails || err == nil && got != tt.want || err != nil && !strings.Contains(err.Error(), word) {
 			t.Errorf("%v: %s, %v; want %s", tt.env, got, err, tt.want)
 		}
 	}
