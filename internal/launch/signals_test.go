@@ -144,3 +144,39 @@ func TestP37RemoteLauncherPassesEachWishOnce(t *testing.T) {
 		}
 	}
 }
+
+// P37: a node that was signalled by whoever signals all ends the job with the ranks' grace. When the launcher is signalled
+// too, nothing is passed on a second time; a person's wish after that is SIGKILL.
+func TestP37NodeIsSignalled(t *testing.T) {
+	m := testMachine(t, 2, 1)
+	for node := range m.nodes {
+		m.hello(node, helloOf(node))
+		m.factsFrom(node, []byte(`{"master_port":4711}`))
+	}
+	l := newLauncher(m.job, m, Options{Forward: []syscall.Signal{syscall.SIGHUP}})
+	l.notices = io.Discard
+	if orders := l.nodeSignal(1, syscall.SIGHUP); orders != nil || m.cause != nil {
+		t.Errorf("orders %v for a signal that ends nothing", orders)
+	}
+	orders := l.nodeSignal(1, syscall.SIGTERM)
+	if len(orders) != 1 || orders[0].node != allNodes || orders[0].msg.GetSignal().GetNumber() != int32(syscall.SIGTERM) {
+		t.Fatalf("orders %v, want SIGTERM to all", orders)
+	}
+	if c := m.cause; c.GetKind() != pb.Cause_USER_SIGNAL || c.GetNode() != 1 || c.GetExitStatus() != 143 {
+		t.Errorf("cause %v", c)
+	}
+	if orders := l.nodeSignal(0, syscall.SIGTERM); orders != nil {
+		t.Errorf("orders %v for the other node's word of the same", orders)
+	}
+	// A rank that ends by it is no failure that would cost the others their grace.
+	if orders := m.exited(1, &pb.RankExited{Rank: 1, Signal: int32(syscall.SIGTERM)}); orders != nil {
+		t.Errorf("orders %v when a rank ends", orders)
+	}
+	at := time.Unix(1000, 0)
+	if orders := l.userSignal(syscall.SIGTERM, at); orders != nil {
+		t.Errorf("orders %v for the launcher's own signal", orders)
+	}
+	if orders := l.userSignal(os.Interrupt, at.Add(time.Second)); len(orders) != 1 || orders[0].msg.GetShutdown().GetExitStatus() != 143 {
+		t.Errorf("orders %v, want an end without grace, with the job's status", orders)
+	}
+}
