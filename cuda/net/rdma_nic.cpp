@@ -129,4 +129,9 @@ std::string RdmaNic::events_text() const {
   return port_events_ == 0 ? "" : format("; %" PRIu64 " port events, the last: %s", port_events_, last_event_.c_str());
 }
 
+bool RdmaNic::port_down() const {
+  PortAttr now = {};
+  return api_.query_port(port_.context.get(), port_.number, &now) == 0 && now.state != kPortActive;
+}
+
 }  // namespace mk::net

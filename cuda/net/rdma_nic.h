@@ -62,6 +62,8 @@ class RdmaNic : public Nic {
   std::string read_events();
   // "; 3 port events, the last: port error", or "".
   std::string events_text() const;
+  // Whether the NIC's own port is down now.
+  bool port_down() const;
 
   const verbs::Api& api_;
   const verbs::Port port_;

@@ -352,7 +352,8 @@ class Verbs final : public RdmaNic {
       case kWcNotReady: return "the peer has no receive posted";
       case kWcRemoteAccess: return "the peer refuses the address or key: of an earlier job?";
       case kWcRemoteRequest: case kWcRemoteOperation: return "the peer's queue pair does not allow it";
-      case kWcLocalProtection: case kWcLocalQp: case kWcLocalLength: return "the own memory region does not cover it";
+      case kWcLocalQp: return "the own memory region does not cover it, or the NIC has lost its link or address";
+      case kWcLocalProtection: case kWcLocalLength: return "the own memory region does not cover it";
       case kWcFlushed: return "the queue pair had ended before; the peer may know why";
       default: return "";
     }
@@ -363,7 +364,7 @@ class Verbs final : public RdmaNic {
     const Connection& c = connection_of(wc);
     fail(MKNET_ERROR_PEER, "%s: %s (status %d, vendor %#x) %.3g s after the last success, %" PRIu64 " writes done, %zu under way: %s%s",
          path_text(c).c_str(), api_.wc_status_str(wc.status), wc.status, wc.vendor_err, static_cast<double>(now_ns() - c.success_ns) / 1e9, c.written,
-         c.posted.size(), hint_of(wc.status), events_text().c_str());
+         c.posted.size(), port_down() ? "the NIC's own port is down" : hint_of(wc.status), events_text().c_str());
   }
 
   uint32_t depth_ = 0;

@@ -355,6 +355,15 @@ TEST(verbs_V88_port_events_are_counted_and_filtered) {
   CHECK(has(text, "3 port events, the last: port error"));
 }
 
+TEST(verbs_own_port_that_is_down_is_the_cause) {
+  fresh();
+  const std::string text = provoke([](fake::Settings& s) {
+    s.devices[0].ports[0].attr.state = 1;  // down
+    s.status = verbs::kWcLocalQp;
+  });
+  CHECK(has(text, "status 2") && has(text, ": the NIC's own port is down") && !has(text, "memory region"));
+}
+
 TEST(verbs_settings_are_checked) {
   const auto text = [](const std::function<void(mknet_rdma&)>& change) {
     fresh();
