@@ -1,6 +1,9 @@
 # The inter-node path, by g++ alone. Targets: net (build/libmknet.so), net-test (its tests under sanitizers), net-layout
 # (our declarations of others' libraries).
 
+# The inter-node path, by g++ alone. Targets: net (build/libmknet.so), net-test (its tests under sanitizers),
+# net-bench (build/net-bench), bench-net (measurements with it).
+
 NET_OUT := build/net
 NET_LIB := build/libmknet.so
 NET_CXXFLAGS := -std=c++17 -O2 -g -fPIC -Wall -Wextra -Wno-missing-field-initializers -fvisibility=hidden -Icuda
@@ -63,3 +66,16 @@ net-layout: ## compare declarations of libibverbs, libefa and libfabric with the
 	@scripts/setup.sh net
 	$(if $(wildcard /usr/include/infiniband/efadv.h),$(LAYOUT) cuda/tests/rxe_layout.cpp && $(LAYOUT) cuda/tests/efa_layout.cpp,@echo libibverbs-dev is not installed)
 	$(if $(wildcard /usr/include/rdma/fabric.h),$(LAYOUT) cuda/tests/ofi_layout.cpp,@echo libfabric-dev is not installed)
+
+	$(if $(wildcard /usr/include/rdma/fabric.h),$(CXX) -std=c++17 -Wall -Wextra -Icuda -Wno-enum-compare -fsyntax-only cuda/tests/ofi_layout.cpp,@echo libfabric-dev is not installed)
+# Measurements.
+NET_BENCH_OBJECTS := $(patsubst cuda/%.cpp,$(NET_OUT)/%.o,$(wildcard cuda/net/bench/*.cpp))
+$(NET_BENCH_OBJECTS): $(wildcard cuda/net/bench/*.h)
+build/net-bench: $(NET_BENCH_OBJECTS) $(NET_OBJECTS)
+	$(CXX) $^ -o $@ -static-libstdc++ -static-libgcc -ldl -lpthread
+
+.PHONY: net-bench bench-net
+net-bench: build/net-bench
+bench-net: build net net-bench ## latency, message rate and bandwidth of the networks that run here; of ibverbs beside perftest, over Soft-RoCE
+	@scripts/setup.sh rxe
+	scripts/bench-net.sh

@@ -1,0 +1,176 @@
+// The proxy alone, over the emulated NIC: how soon a sleeping one has taken a command, and what an idle one costs. Host
+// producers wake it by futex. GPU producers cannot: it spins for 100 ms after the last command, then looks every
+// millisecond; they are played by a thread that pushes as a kernel does.
+#include "net/bench/proxy.h"
+
+#include <dirent.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "net/bench/pair.h"
+
+namespace bench {
+
+namespace {
+
+using mk::net::now_ns;
+
+constexpr uint64_t kHeap = 1u << 16;
+constexpr int kWakes = 400;
+constexpr uint64_t kIdleNs = 2 * kSecond;
+
+void check(int code, const mknet_error& e) {
+  if (code != MKNET_OK) die("%s", e.text);
+}
+
+void sleep_ns(uint64_t ns) { std::this_thread::sleep_for(std::chrono::nanoseconds(ns)); }
+
+// Nanoseconds on a processor of all proxies of this process.
+uint64_t proxy_cpu_ns() {
+  uint64_t sum = 0;
+  DIR* tasks = opendir("/proc/self/task");
+  for (const dirent* t = nullptr; tasks != nullptr && (t = readdir(tasks)) != nullptr;) {
+    const std::string dir = std::string("/proc/self/task/") + t->d_name;
+    char name[32] = "";
+    unsigned long long ns = 0;
+    if (FILE* f = fopen((dir + "/comm").c_str(), "r")) {
+      if (fgets(name, sizeof name, f) == nullptr) name[0] = '\0';
+      fclose(f);
+    }
+    if (strncmp(name, "mknet-proxy", 11) != 0) continue;
+    if (FILE* f = fopen((dir + "/schedstat").c_str(), "r")) {
+      if (fscanf(f, "%llu", &ns) == 1) sum += ns;
+      fclose(f);
+    }
+  }
+  if (tasks != nullptr) closedir(tasks);
+  return sum;
+}
+
+// Two ranks in this process; only the first pushes.
+class Two {
+ public:
+  explicit Two(bool device_producers) {
+    mknet_error e;
+    for (int r = 0; r < 2; ++r) {
+      mknet_desc d;
+      MKNET_INIT(&d);
+      d.backend = "emu";
+      d.rank = r;
+      d.world = 2;
+      d.job = 1;
+      d.emu.direct = 1;
+      d.device_producers = device_producers ? 1 : 0;
+      check(mknet_create(&d, &nets_[r], &e), e);
+      heaps_[r].assign(kHeap / 8, 0);
+      mknet_range range;
+      MKNET_INIT(&range);
+      range.base = heaps_[r].data();
+      range.bytes = kHeap;
+      range.fd = -1;
+      check(mknet_register(nets_[r], &range, nullptr, &e), e);
+    }
+    std::vector<char> common[2], own[2];
+    for (int r = 0; r < 2; ++r) common[r] = endpoint(r, -1), own[r] = endpoint(r, 1 - r);
+    for (int r = 0; r < 2; ++r) {
+      const int p = 1 - r;
+      check(mknet_connect(nets_[r], p, common[p].data(), common[p].size(), own[p].data(), own[p].size(), nullptr, &e), e);
+    }
+    for (mknet* net : nets_) check(mknet_start(net, &e), e);
+    fifo_ = mknet_queue(nets_[0]);
+  }
+  ~Two() {
+    mknet_error e;
+    for (mknet* net : nets_) check(mknet_drain(net, kPatience, &e), e);
+    for (mknet* net : nets_) mknet_destroy(net, nullptr);
+  }
+
+  // Nanoseconds from the push until the proxy has the command.
+  uint64_t push(bool as_gpu) {
+    mknet_command c = {};
+    c.op = MKNET_WRITE;
+    c.peer = 1;
+    c.rows = 1;
+    c.bytes = 8;
+    c.flag = kHeap - 8;
+    c.value = ++value_;
+    uint64_t position = 0;
+    mknet_error e;
+    const uint64_t t = now_ns();
+    if (as_gpu) position = store(c);
+    else check(mknet_push(nets_[0], &c, kPatience, &position, &e), e);
+    while (__atomic_load_n(&fifo_->consumed, __ATOMIC_ACQUIRE) <= position) {
+    }
+    return now_ns() - t;
+  }
+
+ private:
+  std::vector<char> endpoint(int rank, int peer) {
+    uint64_t bytes = 0;
+    mknet_error e;
+    check(mknet_endpoint(nets_[rank], peer, nullptr, &bytes, &e), e);
+    std::vector<char> blob(bytes);
+    check(mknet_endpoint(nets_[rank], peer, blob.data(), &bytes, &e), e);
+    return blob;
+  }
+  // As in fifo.h: claim, fill the slot, the sequence last; nobody is woken.
+  uint64_t store(const mknet_command& c) {
+    const uint64_t p = __atomic_fetch_add(&fifo_->tail, 1, __ATOMIC_RELAXED);
+    char* slot = reinterpret_cast<char*>(fifo_) + fifo_->slots + (p & (fifo_->capacity - 1)) * sizeof c;
+    memcpy(slot + 8, reinterpret_cast<const char*>(&c) + 8, sizeof c - 8);
+    __atomic_store_n(reinterpret_cast<uint64_t*>(slot), p + 1, __ATOMIC_RELEASE);
+    return p;
+  }
+
+  mknet* nets_[2] = {};
+  std::vector<uint64_t> heaps_[2];
+  mknet_fifo* fifo_ = nullptr;
+  uint64_t value_ = 0;
+};
+
+// `rest`: between two pushes, so that the proxy sleeps.
+void report_wake(const char* what, Two& two, bool as_gpu, uint64_t rest, int count) {
+  std::vector<double> us;
+  for (int i = 0; i < count; ++i) {
+    sleep_ns(rest + static_cast<uint64_t>(i) * 7919 % 1000000);  // not in step with its naps
+    us.push_back(static_cast<double>(two.push(as_gpu)) / 1e3);
+  }
+  std::sort(us.begin(), us.end());
+  const auto part = [&](double p) { return us[static_cast<size_t>(p * static_cast<double>(us.size() - 1))]; };
+  printf("  %-46s p50 %.1f us, p95 %.1f us, longest %.1f us, of %d\n", what, part(0.5), part(0.95), us.back(), count);
+}
+
+void report_idle(const char* what) {
+  const uint64_t begun = now_ns(), before = proxy_cpu_ns();
+  sleep_ns(kIdleNs);
+  printf("  %-46s %.3f %% of a core each\n", what,
+         100 * static_cast<double>(proxy_cpu_ns() - before) / 2 / static_cast<double>(now_ns() - begun));
+}
+
+}  // namespace
+
+void measure_proxy() {
+  printf("proxy\n");
+  {
+    Two two(false);
+    report_wake("host producer, sleeping proxy: taken after", two, false, 5000000, kWakes);
+    sleep_ns(kSecond / 2);
+    report_idle("host producers, idle");
+  }
+  {
+    Two two(true);
+    report_wake("GPU-like producer, spinning proxy: taken after", two, true, 1000000, kWakes);
+    report_wake("GPU-like producer, backed-off proxy: taken after", two, true, 150000000, kWakes / 10);
+    sleep_ns(kSecond / 2);
+    report_idle("GPU-like producers, idle");
+  }
+}
+
+}  // namespace bench
