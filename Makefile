@@ -56,6 +56,11 @@ test-hosts: net ## tests on four hosts, made of network namespaces (needs root)
 	@scripts/setup.sh testbed
 	go run ./internal/citest -tags testbed -timeout 5m ./internal/e2e
 
+.PHONY: test-rxe
+test-rxe: build net ## tests over real RDMA verbs: two virtual machines with Soft-RoCE (needs neither KVM nor root, but packages)
+	@scripts/setup.sh rxe
+	CGO_ENABLED=0 go run ./internal/citest -tags rxe -timeout 8m -exec '$(CURDIR)/scripts/rxe.sh run -s 450' ./internal/e2e/rxe
+
 .PHONY: test-pictures
 test-pictures: ## draw topologies in headless Chromium and look at the pictures
 	@scripts/setup.sh pictures
@@ -86,7 +91,7 @@ bench: setup ## the CPU engine against one plain gonum product; the time to star
 lint: $(GOLANGCI) ## gofmt, go vet, golangci-lint and shellcheck
 	@scripts/setup.sh lint
 	@unformatted=$$(gofmt -l cmd configs internal scripts); if [ -n "$$unformatted" ]; then echo "not formatted (gofmt -w):"; echo "$$unformatted"; exit 1; fi
-	go vet -tags testbed,chromium ./...
+	go vet -tags testbed,chromium,rxe ./...
 	$(GOLANGCI) run ./...
 	@if command -v shellcheck >/dev/null; then set -x; shellcheck $(SHELL_SCRIPTS); else echo "shellcheck is not installed: the shell scripts are not checked"; fi
 

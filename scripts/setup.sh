@@ -7,6 +7,7 @@
 #   scripts/setup.sh lint    shellcheck (goes on without)
 #   scripts/setup.sh pictures a browser without a screen, for the tests that look at pictures
 #   scripts/setup.sh testbed what scripts/testbed.sh makes hosts of: network namespaces, sshd, packet filter; MPICH, Slurm
+#   scripts/setup.sh rxe     what scripts/rxe.sh makes virtual machines with Soft-RoCE of: QEMU, busybox, verbs programs
 #   scripts/setup.sh contenders  Open MPI and PyTorch, which the benchmarks of launchers compare with
 #   scripts/setup.sh cuda    a C++ compiler, python3 with pip (nvcc itself: scripts/cuda-toolchain.sh)
 set -euo pipefail
@@ -105,6 +106,18 @@ case ${1:-build} in
     need libfabric1 have_libfabric
     install_missing
     ;;
+  rxe)
+    PATH=$PATH:/usr/sbin:/sbin
+    need qemu-system-x86 command -v qemu-system-x86_64
+    need busybox-static test -x /bin/busybox
+    need dash command -v dash
+    need ibverbs-providers test -e /etc/libibverbs.d/rxe.driver
+    need perftest command -v ib_write_bw
+    need iproute2 command -v rdma
+    need kmod command -v modprobe
+    need cpio command -v cpio
+    install_missing
+    ;;
   contenders)
     need openmpi-bin command -v mpirun.openmpi
     need python3-torch /usr/bin/python3 -c 'import torch.distributed.run'
@@ -117,7 +130,7 @@ case ${1:-build} in
     install_missing
     ;;
   *)
-    say "unknown group \"$1\"; known: build, net, lint, pictures, testbed, contenders, cuda"
+    say "unknown group \"$1\"; known: build, net, lint, pictures, testbed, rxe, contenders, cuda"
     exit 2
     ;;
 esac

@@ -1,8 +1,5 @@
 # The inter-node path, by g++ alone. Targets: net (build/libmknet.so), net-test (its tests under sanitizers), net-layout
-# (our declarations of others' libraries).
-
-# The inter-node path, by g++ alone. Targets: net (build/libmknet.so), net-test (its tests under sanitizers),
-# net-bench (build/net-bench), bench-net (measurements with it).
+# (our declarations of others' libraries), net-bench (build/net-bench), bench-net (measurements with it).
 
 NET_OUT := build/net
 NET_LIB := build/libmknet.so
@@ -67,7 +64,6 @@ net-layout: ## compare declarations of libibverbs, libefa and libfabric with the
 	$(if $(wildcard /usr/include/infiniband/efadv.h),$(LAYOUT) cuda/tests/rxe_layout.cpp && $(LAYOUT) cuda/tests/efa_layout.cpp,@echo libibverbs-dev is not installed)
 	$(if $(wildcard /usr/include/rdma/fabric.h),$(LAYOUT) cuda/tests/ofi_layout.cpp,@echo libfabric-dev is not installed)
 
-	$(if $(wildcard /usr/include/rdma/fabric.h),$(CXX) -std=c++17 -Wall -Wextra -Icuda -Wno-enum-compare -fsyntax-only cuda/tests/ofi_layout.cpp,@echo libfabric-dev is not installed)
 # Measurements.
 NET_BENCH_OBJECTS := $(patsubst cuda/%.cpp,$(NET_OUT)/%.o,$(wildcard cuda/net/bench/*.cpp))
 $(NET_BENCH_OBJECTS): $(wildcard cuda/net/bench/*.h)

@@ -1,0 +1,32 @@
+#!/bin/sh
+# The first process of the virtual machines of rxe.sh. /command is run on g1.
+export PATH=/bin HOME=/root
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs dev /dev
+mkdir -p /dev/shm && mount -t tmpfs shm /dev/shm
+while read -r module; do insmod "$module" || echo "insmod $module failed"; done </modules
+number=$(sed 's/.*number=\([0-9]\).*/\1/' /proc/cmdline)
+hostname "g$number"
+ip link set lo up
+for n in 0 1 2; do
+  ip addr add "10.9.$n.$number/24" dev "eth$n"
+  ip link set "eth$n" up
+done
+for n in 0 1; do
+  rdma link add "rxe$n" type rxe netdev "eth$((n + 1))" || echo "rxe$n was not made"
+done
+# Whoever runs tests does things to the machines by this shell; only the other machine can reach it.
+nc -ll -p 23 -e /bin/sh &
+mkrun agent --listen >/agent.log 2>&1 &
+[ "$number" = 1 ] || exec sleep 1000000
+
+tries=0
+until nc -w 1 g1 7611 </dev/null && nc -w 1 g2 7611 </dev/null; do
+  tries=$((tries + 1))
+  [ $tries -lt 300 ] || { echo "the standing agents do not answer" && poweroff -f; }
+  sleep 0.2
+done
+sh /command >/dev/vport0p1 2>&1
+echo $? >/dev/vport0p2
+poweroff -f
