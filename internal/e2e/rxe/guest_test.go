@@ -86,7 +86,8 @@ type job struct {
 // begin starts a launch of an operator. What it leaves is an error of the test.
 func begin(t *testing.T, args ...string) *job {
 	t.Helper()
-	args = append([]string{"launch", "--agent", "standing", "-H", "g1,g2", "--engine", "cpu"}, args...)
+	// Two machines with one emulated processor each may say nothing for a while where this host has much else to do.
+	args = append([]string{"launch", "--agent", "standing", "-H", "g1,g2", "--silence", "30s", "--engine", "cpu"}, args...)
 	j := &job{cmd: exec.CommandContext(t.Context(), "/bin/mkrun", args...), done: make(chan struct{})}
 	j.cmd.Stdout, j.cmd.Stderr = &j.stdout, &j.stderr
 	if err := j.cmd.Start(); err != nil {

@@ -11,7 +11,7 @@ import (
 // endless is a job that lasts until something ends it.
 var endless = []string{"--iters", "1000000", "ag_gemm", "--m", "64", "--n", "16", "--k", "64", "--net", "ibverbs"}
 
-// One NIC, both, and tcp give the same bits; both NICs carry some when there are two.
+// One NIC, both, both with flags that come by immediate, and tcp give the same bits; of two NICs both carry some.
 func TestBitsOfTCP(t *testing.T) {
 	want := product(t, "--net", "tcp").Digest
 	before := counter(t, "g1", "rxe1", "sent_pkts")
@@ -19,11 +19,12 @@ func TestBitsOfTCP(t *testing.T) {
 	if now := counter(t, "g1", "rxe1", "sent_pkts"); now != before {
 		t.Errorf("rxe1 sent %d packets for a job that was given rxe0", now-before)
 	}
-	two := product(t) // auto
+	two := product(t, "--net", "ibverbs", "--net-devices", "rxe0,rxe1")
 	if after := counter(t, "g1", "rxe1", "sent_pkts"); after == before {
 		t.Error("rxe1 sent nothing for a job with both NICs")
 	}
-	for _, d := range []document{one, two} {
+	relaxed := product(t, "--net", "ibverbs", "--net-devices", "rxe0,rxe1", "--net-relaxed")
+	for _, d := range []document{one, two, relaxed} {
 		if d.Net != "ibverbs" || d.Digest != want || want == "" {
 			t.Errorf("%+v, want the digest %q of tcp", d, want)
 		}
