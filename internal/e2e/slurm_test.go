@@ -225,6 +225,56 @@ func TestP37SlurmEndsTheJob(t *testing.T) {
 	}
 }
 
+// The same for a job of salloc, which tells mkrun of it by SIGHUP: ranks that have been told to end are not told again.
+func TestP37SlurmEndsAnAllocation(t *testing.T) {
+	dir := t.TempDir()
+	j := beginInSlurm(t, 4, bed.mkrun, "launch", "--batch", "--tag", "none", "--", "sh", "-c",
+		"cd "+dir+"; trap 'sleep 1; touch saved.$RANK; exit 0' TERM; touch up.$RANK; while :; do sleep 0.1; done")
+	waitForFiles(t, filepath.Join(dir, "up.*"), 4)
+	out, err := exec.Command("env", "SLURM_CONF="+filepath.Join(slurm.dir, "slurm.conf"), "squeue", "-h", "-t", "R", "-o", "%i").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	scancel := exec.Command("scancel", strings.Fields(string(out))...)
+	scancel.Env = append(os.Environ(), "SLURM_CONF="+filepath.Join(slurm.dir, "slurm.conf"))
+	if out, err := scancel.CombinedOutput(); err != nil {
+		t.Fatalf("scancel: %v\n%s", err, out)
+	}
+	<-j.done
+	waitForFiles(t, filepath.Join(dir, "saved.*"), 4)
+	if !strings.Contains(j.stderr.String(), "terminated") || strings.Contains(j.stderr.String(), "its agent is gone") {
+		t.Error("it does not say what ended the job")
+	}
+	waitForMarked(t, "", 0)
+}
+
+// Nodes of the job that are named go by srun, in the order in which they are; so do the job's inside one of its steps.
+func TestSlurmNamedHostsAndSteps(t *testing.T) {
+	const say = "echo $RANK $SLURMD_NODENAME"
+	for name, c := range map[string]struct {
+		command []string
+		want    []string
+	}{
+		"named":   {[]string{bed.mkrun, "launch", "-H", "n4,n2:2"}, []string{"0 n4", "1 n2", "2 n2"}},
+		"in step": {[]string{"srun", "-N1", "-n1", "--overlap", bed.mkrun, "launch", "--batch", "--ppn", "1"}, []string{"0 n1", "1 n2", "2 n3", "3 n4"}},
+		"unnamed": {[]string{bed.mkrun, "launch"}, []string{"0"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := beginInSlurm(t, 8, append(slices.Clone(c.command), "--tag", "none", "--", "sh", "-c", say)...)
+			j.want(t, 0)
+			if got := lines(j.stdout.String()); !slices.Equal(got, c.want) {
+				t.Errorf("ranks say %q, want %q", got, c.want)
+			}
+			if told := strings.Contains(j.stderr.String(), "only this host is used"); told != (name == "unnamed") {
+				t.Errorf("it says %q", j.stderr.String())
+			}
+		})
+	}
+	j := beginInSlurm(t, 4, "srun", "-N4", "-n4", bed.mkrun, "launch", "--batch", "--", "true")
+	j.want(t, 2, "this is one of 4 processes that srun started")
+	waitForMarked(t, "", 0)
+}
+
 // waitForFiles waits until a number of files match.
 func waitForFiles(t *testing.T, pattern string, n int) {
 	t.Helper()
