@@ -86,6 +86,7 @@ func (l *launcher) nodeSignal(node int, s syscall.Signal) []order {
 		return nil
 	}
 	l.told = true
+	l.events.write(Event{Event: "signal", Node: &node, Signal: int(s)})
 	c := l.machine.nodeCause(pb.Cause_USER_SIGNAL, node, fmt.Sprintf(
 		"its processes were sent a signal (%v), as a batch system does when a job is cancelled or its time is over, and a service manager", s))
 	c.ExitStatus = int32(stdio.StatusOfSignal(s))
