@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/mkrun/mkrun/internal/stdio"
+	"github.com/mkrun/mkrun/internal/watchdog"
 )
 
 // ErrKeeperLost is wrapped by Wait's error when the keeper died before its ranks. All of them, and what was
@@ -28,6 +30,9 @@ type Group struct {
 	events chan Event
 	done   chan struct{} // closed when nothing is left
 	err    error         // of Wait; set before done is closed
+
+	watch  *watchdog.Watchdog     // of the keeper; may be nil
+	silent atomic.Pointer[string] // why the watch killed the keeper
 
 	sendMu sync.Mutex
 	sender *gob.Encoder
@@ -87,12 +92,13 @@ func Start(ctx context.Context, spec Spec, sink Sink) (*Group, error) {
 			})
 		}
 	}
-	g.launch(start, files.passed)
+	endWatch := g.watchKeeper() // from here on: it may be stopped before it takes the ranks
 	unhook := context.AfterFunc(ctx, func() { g.Stop(spec.Grace) })
 	go func() {
 		defer unhook()
-		g.run()
+		g.run(endWatch)
 	}()
+	g.launch(start, files.passed)
 	return g, nil
 }
 
@@ -121,7 +127,7 @@ func (g *Group) openFiles() (start launch, files groupFiles, err error) {
 	if hold == 0 {
 		hold = stdio.FlushAfter
 	}
-	start = launch{Job: g.spec.Job, Generation: g.spec.Generation, AbortGrace: g.spec.AbortGrace}
+	start = launch{Job: g.spec.Job, Generation: g.spec.Generation, AbortGrace: g.spec.AbortGrace, Heartbeat: g.spec.Heartbeat, Silence: g.spec.Silence}
 	for _, spec := range g.spec.Ranks {
 		if g.ranks[spec.Rank] != nil {
 			return launch{}, files, fmt.Errorf("rank %d is given twice", spec.Rank)
@@ -161,8 +167,7 @@ func (g *Group) openFiles() (start launch, files groupFiles, err error) {
 func (g *Group) launch(start launch, files []*os.File) {
 	for len(files) > 0 {
 		n := min(len(files), filesAtOnce)
-		g.keeper.wire.attach(files[:n])
-		g.send(command{Kind: cmdFiles})
+		g.send(command{Kind: cmdFiles}, files[:n]...)
 		files = files[n:]
 	}
 	g.send(command{Kind: cmdLaunch, Launch: start})
@@ -206,6 +211,7 @@ func (g *Group) Signal(sig syscall.Signal, ranks ...int) error {
 			return fmt.Errorf("send signal %d: rank %d is not on this node", int(sig), rank)
 		}
 	}
+	suspend(g.watch, sig)
 	g.send(command{Kind: cmdSignal, Signal: int(sig), Ranks: ranks})
 	return nil
 }
@@ -267,15 +273,17 @@ func (g *Group) Wait() error {
 	return g.err
 }
 
-func (g *Group) send(c command) {
+// send gives the keeper a command, and files with it.
+func (g *Group) send(c command, files ...*os.File) {
 	g.sendMu.Lock()
 	defer g.sendMu.Unlock()
+	g.keeper.wire.attach(files)
 	// A keeper that is gone needs no command; run deals with its end.
 	_ = g.sender.Encode(c)
 }
 
-// run follows the keeper to its end.
-func (g *Group) run() {
+// run follows the keeper to its end, at which it ends the watch.
+func (g *Group) run(endWatch func()) {
 	defer close(g.done)
 	defer close(g.events)
 	var (
@@ -297,6 +305,7 @@ func (g *Group) run() {
 		if g.keeper.decoder.Decode(&r) != nil {
 			break // the keeper has ended, or must: it sees the socket close
 		}
+		g.heard()
 		switch r.Kind {
 		case repStarted:
 			pids[r.PID] = r.Rank
@@ -316,10 +325,15 @@ func (g *Group) run() {
 	}
 	waitErr := g.keeper.end()
 	close(g.keeperEnded)
+	endWatch()
+	how := exitText(waitErr)
+	if silent := g.silent.Load(); silent != nil {
+		how = *silent
+	}
 	if !finished {
 		var err error
-		left, err = g.afterKeeper(pids, exited, exit, waitErr)
-		g.err = errors.Join(fmt.Errorf("%w (pid %d: %s)", ErrKeeperLost, g.keeper.cmd.Process.Pid, exitText(waitErr)), err)
+		left, err = g.afterKeeper(pids, exited, exit, how)
+		g.err = errors.Join(fmt.Errorf("%w (pid %d: %s)", ErrKeeperLost, g.keeper.cmd.Process.Pid, how), err)
 	}
 	deliveries.Wait()
 	last.Wait()
@@ -336,7 +350,7 @@ func exitText(err error) string {
 }
 
 // afterKeeper kills what a dead keeper left, which is now below this process, and reports the ranks' ends.
-func (g *Group) afterKeeper(pids map[int]int, exited map[int]bool, exit func(report), cause error) ([]Process, error) {
+func (g *Group) afterKeeper(pids map[int]int, exited map[int]bool, exit func(report), how string) ([]Process, error) {
 	keepers.Lock()
 	defer keepers.Unlock()
 	left, err := killOrphans(func(pid int) bool { return keepers.pids[pid] }, func(pid int, status syscall.WaitStatus) {
@@ -355,7 +369,7 @@ func (g *Group) afterKeeper(pids map[int]int, exited map[int]bool, exit func(rep
 			exit(report{Rank: rank, Signal: int(syscall.SIGKILL), KilledByUs: true})
 		default:
 			exit(report{Rank: rank, Code: stdio.StatusLauncher, KilledByUs: true,
-				ExecError: fmt.Sprintf("not started: %v (%v)", ErrKeeperLost, exitText(cause))})
+				ExecError: fmt.Sprintf("not started: %v (%s)", ErrKeeperLost, how)})
 		}
 	}
 	return left, err

@@ -3,7 +3,7 @@
 // An agent starts one keeper process (Prepare, or Start itself); the keeper starts the ranks (Main). Agent and keeper are
 // joined by a socket and are both subreapers: an orphan below the keeper becomes the keeper's child, and
 // when the keeper dies the agent's. Whichever of the two dies, kill -9 included, the other sees the
-// socket close and kills every descendant: grandchildren, daemons and processes in sessions of their own.
+// socket close and kills every descendant; so it does when the other is stopped and says nothing for Spec.Silence: grandchildren, daemons and processes in sessions of their own.
 // The keeper leads a session of its own, so a descendant of it can never be in the agent's session: that
 // is how an agent tells what was below a dead keeper from its own children.
 //
@@ -61,6 +61,8 @@ type Spec struct {
 	Self       string        // path of the mkrun binary
 	Keeper     *Spare        // that was prepared; nil: one is started
 	LastLines  int           // lines of stderr to keep for Exited
+	Heartbeat  time.Duration // how often agent and keeper say that they live; only looked at if there is a
+	Silence    time.Duration // of the keeper, after which it is given up; half as long again of the agent; 0: any
 	Hold       time.Duration // that an unfinished line of output is held back; 0: stdio.FlushAfter
 }
 

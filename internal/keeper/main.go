@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/mkrun/mkrun/internal/stdio"
+	"github.com/mkrun/mkrun/internal/watchdog"
 )
 
 // ProcessName is what ps, pkill and killall see of a keeper. It is not the agent's, so that a `pkill -9 mkrun` leaves the
@@ -37,7 +38,8 @@ func Main(ctx context.Context) int {
 		children: make(chan os.Signal, 1),
 		signals:  make(chan os.Signal, 16),
 		heard:    heard{},
-		commands: make(chan command),
+		commands: make(chan command, commandsWaiting),
+		silent:   make(chan struct{}),
 	}
 	Withstand(k.signals)
 	defer signal.Stop(k.signals)
@@ -49,10 +51,14 @@ func Main(ctx context.Context) int {
 	wire := &receiver{fd: controlFD}
 	go func() {
 		defer close(k.commands)
+		var agent *watchdog.Watchdog
 		for decoder := gob.NewDecoder(wire); ; {
 			var c command
 			if decoder.Decode(&c) != nil {
 				return // the agent is gone
+			}
+			if agent != nil {
+				agent.Alive()
 			}
 			switch c.Kind {
 			case cmdReady:
@@ -61,8 +67,14 @@ func Main(ctx context.Context) int {
 				continue
 			case cmdFiles:
 				continue
+			case cmdAsk:
+				k.report(report{Kind: repAlive})
+				continue
 			case cmdLaunch:
 				c.Launch.take(wire)
+				agent = k.watchAgent(c.Launch)
+			case cmdSignal:
+				suspend(agent, syscall.Signal(c.Signal))
 			}
 			k.commands <- c
 		}
@@ -99,6 +111,9 @@ func prepare() error {
 	return nil
 }
 
+// commandsWaiting is how many orders may wait while the keeper kills: meanwhile it says that it lives.
+const commandsWaiting = 16
+
 // keeper is the state of the process. Only its main goroutine touches it.
 type keeper struct {
 	launch   launch
@@ -107,8 +122,10 @@ type keeper struct {
 	signals  chan os.Signal // that this process was sent
 	heard    heard
 	commands chan command
+	silent   chan struct{} // closed when the agent says nothing any more
 	reports  *gob.Encoder
 
+	alone  bool      // without the agent
 	ending bool      // ranks were told to end: those that do so from now on were ended by us
 	killed bool      // and SIGKILL was sent
 	killAt time.Time // of kill
@@ -193,7 +210,7 @@ func (k *keeper) start() {
 
 // supervise returns when no process is left below the keeper, or only such as cannot be killed.
 func (k *keeper) supervise(ctx context.Context) {
-	cancelled := ctx.Done()
+	cancelled, silent := ctx.Done(), k.silent
 	for !k.reap() && len(k.left) == 0 {
 		select {
 		case <-k.children:
@@ -205,8 +222,10 @@ func (k *keeper) supervise(ctx context.Context) {
 				continue
 			}
 			k.commands = nil
-			k.discardOutput()
-			k.stop(k.launch.AbortGrace)
+			k.agentGone()
+		case <-silent:
+			silent = nil
+			k.agentGone()
 		case <-k.kill:
 			k.killAll()
 		case <-cancelled:
@@ -216,14 +235,19 @@ func (k *keeper) supervise(ctx context.Context) {
 	}
 }
 
-// discardOutput reads the ranks' output in the agent's place, so that they can end in order instead of by
-// SIGPIPE, or block.
-func (k *keeper) discardOutput() {
+// agentGone ends the ranks of an agent that is dead or stopped, and reads their output in its place, so that they can end
+// in order instead of by SIGPIPE, or block.
+func (k *keeper) agentGone() {
+	if k.alone {
+		return
+	}
+	k.alone = true
 	for _, w := range k.launch.Ranks {
 		for _, fd := range w.Readers {
 			go func() { _, _ = io.Copy(io.Discard, os.NewFile(uintptr(fd), "output")) }()
 		}
 	}
+	k.stop(k.launch.AbortGrace)
 }
 
 func (k *keeper) obey(c command) {

@@ -51,7 +51,8 @@ const markName = "KEEPER_TEST_MARK"
 // playAgent starts one rank per argument, a shell script each, and prints what they print.
 func playAgent(scripts []string) {
 	grace, _ := time.ParseDuration(os.Getenv("KEEPER_TEST_GRACE"))
-	spec := Spec{Job: "test", Self: self(), LastLines: 20, AbortGrace: grace}
+	silence, _ := time.ParseDuration(os.Getenv("KEEPER_TEST_SILENCE"))
+	spec := Spec{Job: "test", Self: self(), LastLines: 20, AbortGrace: grace, Silence: silence, Heartbeat: silence / 4}
 	for i, s := range scripts {
 		spec.Ranks = append(spec.Ranks, shell(i, s, os.Environ()...))
 	}

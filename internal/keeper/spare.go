@@ -87,7 +87,8 @@ func (s *Spare) Close() {
 	if s == nil {
 		return
 	}
-	_ = s.end() // it has nothing to lose
+	_ = s.cmd.Process.Kill() // it has nothing to lose, and may have been stopped
+	_ = s.end()
 	<-s.ready
 }
 

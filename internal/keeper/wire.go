@@ -17,6 +17,7 @@ const (
 	cmdSignal
 	cmdStop
 	cmdKill
+	cmdAsk // whether the keeper lives
 )
 
 // command goes from agent to keeper.
@@ -32,7 +33,9 @@ type launch struct {
 	Job        string
 	Generation uint32
 	AbortGrace time.Duration
-	Files      int // descriptors that were sent before
+	Heartbeat  time.Duration // of the agent
+	Silence    time.Duration // as in Spec
+	Files      int           // descriptors that were sent before
 	Ranks      []wireRank
 }
 
@@ -55,7 +58,8 @@ const (
 	repReady reportKind = iota + 1 // first: waits for its ranks
 	repStarted
 	repExited
-	repDone // nothing is left, except Left
+	repDone  // nothing is left, except Left
+	repAlive // to cmdAsk
 )
 
 // report goes from keeper to agent.

@@ -42,13 +42,15 @@ type crew struct {
 // begin starts the ranks.
 func (c *crew) begin(ctx context.Context, a *agent, start *pb.Start) error {
 	c.start, c.look, c.link, c.log = start, a.look, a.link, a.log
+	heartbeat, silence := a.link.Bounds()
 	spec := keeper.Spec{
 		Job: a.cfg.Job, Generation: c.generation,
 		AbortGrace: c.abortGrace(),
 		Grace:      time.Duration(start.GetGraceMs()) * time.Millisecond,
 		LastLines:  lastLines,
-		Hold:       a.cfg.Hold,
-		Self:       selfBinary,
+		Heartbeat:  heartbeat, Silence: silence,
+		Hold: a.cfg.Hold,
+		Self: selfBinary,
 	}
 	for _, r := range start.GetRanks() {
 		r.Env = slices.Concat(start.GetEnv(), r.GetEnv())

@@ -22,6 +22,7 @@ import (
 	"github.com/mkrun/mkrun/internal/session"
 	pb "github.com/mkrun/mkrun/internal/session/sessionpb"
 	"github.com/mkrun/mkrun/internal/stdio"
+	"github.com/mkrun/mkrun/internal/watchdog"
 )
 
 // Where hosts cannot connect to the launcher (it is behind NAT, or they behind a jump host), the head runs on the first
@@ -224,7 +225,7 @@ func (l *remoteLauncher) readStdin() (err error) {
 // listen shows what the head says, until it says how the job ended.
 func (l *remoteLauncher) listen() (*headOutcome, error) {
 	var silent atomic.Bool
-	watch := session.NewWatchdog(headSilence, headBeat, func() {
+	watch := watchdog.New(headSilence, headBeat, func() {
 		silent.Store(true)
 		l.ssh.kill()
 	})
@@ -416,7 +417,7 @@ func (p *headPipe) serve(ctx context.Context, o headOrder, stderr io.Writer) hea
 
 // obey takes in the launcher's words until it is gone.
 func (p *headPipe) obey(signals chan<- os.Signal, feed *stdinFeed, window *outputWindow, gone context.CancelCauseFunc) {
-	watch := session.NewWatchdog(headSilence, headBeat, func() { gone(fmt.Errorf("the launcher said nothing for %v", headSilence)) })
+	watch := watchdog.New(headSilence, headBeat, func() { gone(fmt.Errorf("the launcher said nothing for %v", headSilence)) })
 	defer watch.Stop()
 	for {
 		var m pb.ToHead

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/mkrun/mkrun/internal/session/sessionpb"
+	"github.com/mkrun/mkrun/internal/watchdog"
 )
 
 // AgentConfig says who an agent is and where its parent may be.
@@ -55,7 +56,7 @@ type AgentLink struct {
 	client   *grpc.ClientConn
 	stream   grpc.BidiStreamingClient[pb.FromAgent, pb.ToAgent]
 	cancel   context.CancelFunc
-	watch    *Watchdog
+	watch    *watchdog.Watchdog
 	welcome  *pb.Welcome
 	messages chan *pb.ToAgent
 	sending  chan struct{} // holds a token while nobody sends
@@ -152,7 +153,7 @@ func greet(ctx context.Context, cfg AgentConfig, conn *memberConn) (*AgentLink, 
 	}
 	heartbeat := time.Duration(l.welcome.HeartbeatMs) * time.Millisecond
 	silence := time.Duration(l.welcome.SilenceMs) * time.Millisecond
-	l.watch = NewWatchdog(silence, heartbeat, func() {
+	l.watch = watchdog.New(silence, heartbeat, func() {
 		l.end(fmt.Errorf("the parent at %s said nothing for %v", conn.RemoteAddr(), silence))
 	})
 	l.wg.Go(func() { l.beat(heartbeat) })
@@ -206,8 +207,8 @@ func (l *AgentLink) hello(ctx context.Context, cfg AgentConfig) error {
 	return nil
 }
 
-// bounds are how often the two ends say that they live, and how long the parent waits for a word.
-func (l *AgentLink) bounds() (heartbeat, silence time.Duration) {
+// Bounds are how often the two ends say that they live, and how long the parent waits for a word.
+func (l *AgentLink) Bounds() (heartbeat, silence time.Duration) {
 	return time.Duration(l.welcome.HeartbeatMs) * time.Millisecond, time.Duration(l.welcome.SilenceMs) * time.Millisecond * 2 / 3
 }
 

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc"
 
 	pb "github.com/mkrun/mkrun/internal/session/sessionpb"
+	"github.com/mkrun/mkrun/internal/watchdog"
 )
 
 type stream = grpc.BidiStreamingServer[pb.FromAgent, pb.ToAgent]
@@ -26,9 +27,9 @@ type agentConn struct {
 	via         *agentConn // the agent through which it is reached, which is connected here; nil: it is itself
 	conn        *memberConn
 	out         *outbox
-	watch       *Watchdog     // of the connection that its words come by
-	quit        chan struct{} // closed when the stream has ended
-	broke       bool          // it ended by itself; known when it has
+	watch       *watchdog.Watchdog // of the connection that its words come by
+	quit        chan struct{}      // closed when the stream has ended
+	broke       bool               // it ended by itself; known when it has
 
 	mu      sync.Mutex
 	gone    bool

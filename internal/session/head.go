@@ -8,6 +8,7 @@ import (
 	"time"
 
 	pb "github.com/mkrun/mkrun/internal/session/sessionpb"
+	"github.com/mkrun/mkrun/internal/watchdog"
 )
 
 // HeadConfig describes the parent's end of a job's session. Zero durations, limits and loggers get defaults.
@@ -203,7 +204,7 @@ func (h *Head) Close(ctx context.Context) {
 }
 
 // emit hands an event to the owner. While the owner does not read, the agent's silence does not count.
-func (h *Head) emit(ev HeadEvent, w *Watchdog) {
+func (h *Head) emit(ev HeadEvent, w *watchdog.Watchdog) {
 	select {
 	case h.events <- ev:
 		return

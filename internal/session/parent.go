@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/mkrun/mkrun/internal/session/sessionpb"
+	"github.com/mkrun/mkrun/internal/watchdog"
 )
 
 // parent is the upper end of agents' streams, at the head or at an agent that others report to: it admits those that
@@ -177,7 +178,7 @@ func (p *parent) connect(st stream) error {
 		return status.Error(codes.Unauthenticated, "not a member of the job")
 	}
 
-	impatient := NewWatchdog(p.cfg.silence, p.cfg.heartbeat, auth.conn.cut)
+	impatient := watchdog.New(p.cfg.silence, p.cfg.heartbeat, auth.conn.cut)
 	first, err := st.Recv()
 	impatient.Stop()
 	if err != nil {
@@ -196,7 +197,7 @@ func (p *parent) connect(st stream) error {
 		return nil
 	}
 
-	a.watch = NewWatchdog(p.cfg.silence, p.cfg.heartbeat, func() {
+	a.watch = watchdog.New(p.cfg.silence, p.cfg.heartbeat, func() {
 		a.fail(fmt.Sprintf("it said nothing for %v", p.cfg.silence))
 	})
 	sent := make(chan struct{})

@@ -42,7 +42,7 @@ func NewRelay(cfg RelayConfig, up *AgentLink) (*Relay, error) {
 		return nil, err
 	}
 	r := &Relay{up: up}
-	heartbeat, silence := up.bounds()
+	heartbeat, silence := up.Bounds()
 	r.parent = newParent(parentConfig{
 		node: cfg.Node, tree: cfg.Tree, job: cfg.Job, generation: cfg.Generation, build: cfg.Build,
 		heartbeat: heartbeat, silence: silence, protocol: cfg.protocol,

@@ -1,4 +1,5 @@
-package session
+// Package watchdog tells when a peer that should say something now and then has been silent for too long.
+package watchdog
 
 import (
 	"sync"
@@ -16,12 +17,18 @@ type Watchdog struct {
 	paused bool
 	timer  *time.Timer
 	fire   func()
+	excuse func() bool
 }
 
-// NewWatchdog starts watching. fire runs on a goroutine of its own.
-func NewWatchdog(bound, slack time.Duration, fire func()) *Watchdog {
+// New starts watching. fire runs on a goroutine of its own.
+func New(bound, slack time.Duration, fire func()) *Watchdog {
+	return NewLenient(bound, slack, func() bool { return false }, fire)
+}
+
+// NewLenient is New for a peer whose silence may have an excuse. As long as it has one it is waited for.
+func NewLenient(bound, slack time.Duration, excuse func() bool, fire func()) *Watchdog {
 	now := time.Now()
-	w := &Watchdog{bound: bound, slack: slack, heard: now, due: now.Add(bound), fire: fire}
+	w := &Watchdog{bound: bound, slack: slack, heard: now, due: now.Add(bound), fire: fire, excuse: excuse}
 	w.mu.Lock()
 	w.timer = time.AfterFunc(bound, w.check)
 	w.mu.Unlock()
@@ -43,6 +50,8 @@ func (w *Watchdog) check() {
 	case wait > 0:
 	case late: // this process was stopped or starved; what the peer said meanwhile is still unread
 		wait = 2 * w.slack
+	case w.excuse():
+		wait = w.slack
 	default:
 		w.timer = nil
 		w.mu.Unlock()
@@ -61,7 +70,7 @@ func (w *Watchdog) Alive() {
 	w.mu.Unlock()
 }
 
-// Pause stops the count until resume, which starts it anew.
+// Pause stops the count until Resume, which starts it anew.
 func (w *Watchdog) Pause() {
 	w.mu.Lock()
 	w.paused = true

@@ -1,4 +1,4 @@
-package session
+package watchdog
 
 import (
 	"testing"
@@ -30,7 +30,7 @@ func TestWatchdog(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				start := time.Now()
 				fired := make(chan time.Duration, 2)
-				w := NewWatchdog(bound, slack, func() { fired <- time.Since(start) })
+				w := New(bound, slack, func() { fired <- time.Since(start) })
 				test.live(w)
 				if got := <-fired; got != test.want {
 					t.Errorf("fired after %v, want %v", got, test.want)
@@ -47,7 +47,7 @@ func TestWatchdog(t *testing.T) {
 
 func TestWatchdogStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := NewWatchdog(time.Second, time.Second, func() { t.Error("fired") })
+		w := New(time.Second, time.Second, func() { t.Error("fired") })
 		w.Stop()
 		time.Sleep(time.Minute)
 	})
@@ -58,12 +58,24 @@ func TestWatchdogForgivesOwnSleep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		fired := make(chan time.Duration, 1)
-		w := NewWatchdog(3*time.Second, 500*time.Millisecond, func() { fired <- time.Since(start) })
+		w := New(3*time.Second, 500*time.Millisecond, func() { fired <- time.Since(start) })
 		w.mu.Lock()
 		w.due = w.due.Add(-10 * time.Second) // as if the timer came ten seconds late
 		w.mu.Unlock()
 		if got, want := <-fired, 4*time.Second; got != want {
 			t.Errorf("fired after %v, want %v: two heartbeats of grace", got, want)
+		}
+	})
+}
+
+func TestWatchdogWaitsWhileThereIsAnExcuse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		fired := make(chan time.Duration, 1)
+		excuse := func() bool { return time.Since(start) < time.Minute }
+		NewLenient(3*time.Second, 500*time.Millisecond, excuse, func() { fired <- time.Since(start) })
+		if got, want := <-fired, time.Minute; got != want {
+			t.Errorf("fired after %v, want %v", got, want)
 		}
 	})
 }
