@@ -170,6 +170,9 @@ func (f *hostFlags) place(ctx context.Context, world *worldFlags, job *launch.Jo
 	if f.join.file == "" && pool != nil && f.nodesGiven() {
 		return errors.New("--nodes pretends nodes on this host; with named hosts leave it out")
 	}
+	if err := f.network(job); err != nil {
+		return err
+	}
 	pretend := pool == nil
 	if pretend {
 		f.tellUnused()
@@ -182,8 +185,10 @@ func (f *hostFlags) place(ctx context.Context, world *worldFlags, job *launch.Jo
 		}
 		if f.n == 0 && mapBy == hosts.Block {
 			job.World = w
-			job.Hosts, err = launch.Pretend(w.Nodes())
-			return err
+			if job.Hosts, err = launch.Pretend(w.Nodes()); err != nil {
+				return err
+			}
+			return job.FitNetwork()
 		}
 		for node := range w.Nodes() {
 			pool = append(pool, hosts.Host{Name: fmt.Sprintf("node%d", node)})
@@ -216,8 +221,10 @@ func (f *hostFlags) place(ctx context.Context, world *worldFlags, job *launch.Jo
 		}
 	}
 	if pretend {
-		job.Hosts, err = launch.Pretend(len(placed.Hosts))
-		return err
+		if job.Hosts, err = launch.Pretend(len(placed.Hosts)); err != nil {
+			return err
+		}
+		return job.FitNetwork()
 	}
 	if job.SSH.Command, err = launch.Words(f.sshCmd); err != nil {
 		return fmt.Errorf("--ssh-cmd: %w", err)
@@ -229,19 +236,7 @@ func (f *hostFlags) place(ctx context.Context, world *worldFlags, job *launch.Jo
 		}
 		job.SSH.Options = append(job.SSH.Options, words...)
 	}
-	if f.connectTimeout < 0 {
-		return fmt.Errorf("--connect-timeout %v is negative", f.connectTimeout)
-	}
-	if f.radix < 1 {
-		return fmt.Errorf("--radix %d: at least one agent has to report to another process", f.radix)
-	}
-	job.Radix = f.radix
-	if f.ports != "" {
-		if job.Ports, err = ports.Parse(f.ports); err != nil {
-			return fmt.Errorf("--port-range: %w", err)
-		}
-	}
-	job.SSH.Mkrun, job.SSH.ConnectTimeout, job.Interfaces = f.remoteMkrun, f.connectTimeout, f.iface
+	job.SSH.Mkrun, job.SSH.ConnectTimeout = f.remoteMkrun, f.connectTimeout
 	job.SSH.CopySelf = f.copySelf
 	if err := job.SSH.Check(); err != nil {
 		return fmt.Errorf("--remote-mkrun: %w", err)
@@ -256,7 +251,27 @@ func (f *hostFlags) place(ctx context.Context, world *worldFlags, job *launch.Jo
 	if err == nil {
 		err = f.placeHead(reach, job)
 	}
+	if err == nil {
+		err = job.FitNetwork()
+	}
 	return err
+}
+
+// network fills in how processes reach each other, on this host and on others.
+func (f *hostFlags) network(job *launch.Job) (err error) {
+	if f.connectTimeout < 0 {
+		return fmt.Errorf("--connect-timeout %v is negative", f.connectTimeout)
+	}
+	if f.radix < 1 {
+		return fmt.Errorf("--radix %d: at least one agent has to report to another process", f.radix)
+	}
+	if f.ports != "" {
+		if job.Ports, err = ports.Parse(f.ports); err != nil {
+			return fmt.Errorf("--port-range: %w", err)
+		}
+	}
+	job.Radix, job.Interfaces = f.radix, f.iface
+	return nil
 }
 
 // placeHead says where the head runs.
