@@ -70,6 +70,12 @@ func TestP17HeadOnTheFirstHostEnds(t *testing.T) {
 
 	j = begin(t, way...)
 	waitFor(t, "sleep 7777", others...)
+	kill(t, waitFor(t, "mkrun head", "h2")["h2"], syscall.SIGTERM) // by whoever ends all there: ranks have their grace
+	j.want(t, 143, "terminated: passed on to all ranks")
+	nobody(t, time.Now(), settle)
+
+	j = begin(t, way...)
+	waitFor(t, "sleep 7777", others...)
 	at = time.Now()
 	kill(t, waitFor(t, "mkrun head", "h2")["h2"], syscall.SIGKILL)
 	j.want(t, 125, "h2 (node 0): the job's head, which is there, is gone")

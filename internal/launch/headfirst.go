@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -19,6 +20,7 @@ import (
 	"google.golang.org/protobuf/encoding/protodelim"
 
 	"github.com/mkrun/mkrun/internal/hosts"
+	"github.com/mkrun/mkrun/internal/keeper"
 	"github.com/mkrun/mkrun/internal/session"
 	pb "github.com/mkrun/mkrun/internal/session/sessionpb"
 	"github.com/mkrun/mkrun/internal/stdio"
@@ -364,6 +366,10 @@ func (p *headPipe) serve(ctx context.Context, o headOrder, stderr io.Writer) hea
 		level = slog.LevelDebug
 	}
 	signals := make(chan os.Signal, 8)
+	here := make(chan os.Signal, 16) // from whoever signals all processes of a host
+	keeper.Withstand(here)
+	defer signal.Stop(here)
+	go passFirst(ctx, here, signals, o.Forward)
 	var input *os.File
 	var feed *stdinFeed
 	if o.Job.Stdin != (Stdin{}) {
@@ -413,6 +419,24 @@ func (p *headPipe) serve(ctx context.Context, o headOrder, stderr io.Writer) hea
 		}
 	}
 	return headOutcome{Error: err.Error()}
+}
+
+// passFirst passes the first signal on that is to end programs, until ctx is done.
+func passFirst(ctx context.Context, from <-chan os.Signal, to chan<- os.Signal, forwarded []syscall.Signal) {
+	for {
+		select {
+		case sig := <-from:
+			if s, ok := sig.(syscall.Signal); ok && endsPrograms(s, slices.Concat(forwarded, keeper.Passing)) {
+				select {
+				case to <- s:
+				case <-ctx.Done():
+				}
+				return
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // obey takes in the launcher's words until it is gone.
