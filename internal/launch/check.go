@@ -74,6 +74,9 @@ const (
 
 // checkHere finds what would keep ranks of this host from being started, before any agent is.
 func (j *Job) checkHere() error {
+	if err := j.checkOpenFiles(); err != nil {
+		return err
+	}
 	for node, h := range j.Hosts {
 		if h.remote() {
 			continue
@@ -192,8 +195,7 @@ func filesOfRanks(ctx context.Context) doctor.Finding {
 	f := doctor.Finding{Code: "limit-nofile", Severity: doctor.OK, Text: "ranks may open " + fields[0] + " files"}
 	if n, err := strconv.Atoi(fields[0]); err == nil && n < fewFiles {
 		f.Severity = doctor.Warn
-		f.Action = fmt.Sprintf("ulimit -n %d where mkrun is started; of other hosts nofile in /etc/security/limits.conf, or LimitNOFILE= of the service that starts agents (sshd, slurmd); the hard limit is %s",
-			fewFiles, fields[1])
+		f.Action = fmt.Sprintf("%s; the hard limit is %s", keeper.FilesAdvice(fewFiles), fields[1])
 	}
 	return f
 }

@@ -55,6 +55,9 @@ func (c *crew) begin(ctx context.Context, a *agent, start *pb.Start) error {
 	for _, r := range start.GetRanks() {
 		r.Env = slices.Concat(start.GetEnv(), r.GetEnv())
 	}
+	if err := c.checkOpenFiles(start.GetRanks(), a.cfg.Output.Dir != ""); err != nil {
+		return err
+	}
 	if err := refuseOpenMPI(start.GetRanks()); err != nil {
 		return err
 	}
