@@ -87,8 +87,10 @@ func Parse(source string, data []byte) ([]Host, error) {
 
 // parseLine reads one line: nothing, a comment, or a host.
 func parseLine(line string, limit int) ([]Host, *spot) {
-	if !utf8.ValidString(line) {
-		return nil, spotf(0, "this is not UTF-8 text")
+	for i, r := range line {
+		if _, size := utf8.DecodeRuneInString(line[i:]); r == utf8.RuneError && size == 1 {
+			return nil, spotf(i, "the byte %#02x is not UTF-8 text", line[i])
+		}
 	}
 	words := fields(line)
 	if len(words) == 0 {

@@ -85,7 +85,7 @@ func TestP1P8P10ParseFileRefuses(t *testing.T) {
 		{"shell text", "a;reboot\n", `hosts:1:1: host "a;reboot": ';' may not be in it`},
 		{"command substitution as user", "$(x)@a\n", "'$' may not be in it"},
 		{"NUL", "a\x00b\n", `'\x00' may not be in it`},
-		{"no UTF-8", "a\xff\n", "not UTF-8"},
+		{"no UTF-8", "a\nnode\xc3\xa9 b\xff\n", "hosts:2:8: the byte 0xff is not UTF-8 text"},
 		{"range left open", "n[1-3\n", "hosts:1:2: \"[\" has no closing \"]\""},
 		{"range backwards", "n[3-1]\n", "hosts:1:3: range 3-1 runs backwards"},
 		{"range of letters", "n[1,a-b]\n", `hosts:1:5: "a-b" is not a range`},

@@ -68,6 +68,22 @@ type CapacityError struct{ msg string }
 
 func (e *CapacityError) Error() string { return e.msg }
 
+// countOf is a number of things as people write it.
+func countOf(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// haveRoom says whose room is meant.
+func haveRoom(hosts int) string {
+	if hosts == 1 {
+		return "the host has room"
+	}
+	return fmt.Sprintf("the %d hosts have room", hosts)
+}
+
 const unlimited = MaxRanks + 1
 
 // Place deals ranks to hosts. A host takes --ppn ranks, else as many as it has slots, else one, or, where
@@ -86,7 +102,7 @@ func Place(pool []Host, c Counts) (Placement, error) {
 		case c.PPN != nil:
 			room[i] = c.PPN[min(i, len(c.PPN)-1)]
 			if h.Slots > 0 && room[i] > h.Slots {
-				return Placement{}, &CapacityError{fmt.Sprintf("--ppn %d: %s has %d slots", room[i], h.Name, h.Slots)}
+				return Placement{}, &CapacityError{fmt.Sprintf("--ppn %d: %s has %s", room[i], h.Name, countOf(h.Slots, "slot"))}
 			}
 		case h.Slots > 0:
 			room[i] = h.Slots
@@ -102,7 +118,7 @@ func Place(pool []Host, c Counts) (Placement, error) {
 	case n == 0:
 		n = total
 	case n > total:
-		return Placement{}, &CapacityError{fmt.Sprintf("-n %d: the %d hosts have room for %d ranks", n, len(pool), total)}
+		return Placement{}, &CapacityError{fmt.Sprintf("-n %d: %s for %s", n, haveRoom(len(pool)), countOf(total, "rank"))}
 	}
 	if n > MaxRanks {
 		return Placement{}, &CapacityError{fmt.Sprintf("%d ranks: at most %d can be started", n, MaxRanks)}

@@ -46,6 +46,26 @@ func ownAddresses() ([]ownAddress, error) {
 	return own, nil
 }
 
+// loopbackUp refuses a loopback address where nothing passes: one can listen there, but not connect.
+func loopbackUp(address string, devices []net.Interface) error {
+	if addr, _ := netip.ParseAddr(address); !addr.IsLoopback() {
+		return nil
+	}
+	down := ""
+	for _, d := range devices {
+		if d.Flags&net.FlagLoopback != 0 {
+			if d.Flags&net.FlagUp != 0 {
+				return nil
+			}
+			down = d.Name
+		}
+	}
+	if down == "" {
+		return nil
+	}
+	return fmt.Errorf("the loopback interface %s is down, and nobody can connect to %s: ip link set %s up, in this network namespace", down, address, down)
+}
+
 // private reports whether an address means something else, or nothing, on other hosts.
 func (o ownAddress) private() bool {
 	if o.addr.IsLoopback() || o.addr.IsUnspecified() {

@@ -2,6 +2,7 @@ package launch
 
 import (
 	"errors"
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
@@ -80,6 +81,27 @@ func TestDevicesAndNumbersReachTheRank(t *testing.T) {
 	for _, v := range m.job.RankVariables(0, Attempt{MasterPort: 1}) {
 		if v.Name == "CUDA_VISIBLE_DEVICES" {
 			t.Errorf("node 0 was given %s=%s", v.Name, v.Value)
+		}
+	}
+}
+
+func TestLoopbackThatIsDown(t *testing.T) {
+	lo, up := net.Interface{Name: "lo", Flags: net.FlagLoopback}, net.Interface{Name: "lo", Flags: net.FlagLoopback | net.FlagUp}
+	eth := net.Interface{Name: "eth0", Flags: net.FlagUp}
+	for name, test := range map[string]struct {
+		address string
+		devices []net.Interface
+		want    string
+	}{
+		"down":             {"127.0.0.1", []net.Interface{eth, lo}, "the loopback interface lo is down"},
+		"up":               {"127.0.0.1", []net.Interface{up, eth}, ""},
+		"not listed":       {"127.0.0.1", []net.Interface{eth}, ""},
+		"not used":         {"192.0.2.1", []net.Interface{lo, eth}, ""},
+		"no address is it": {"", []net.Interface{lo, eth}, ""},
+	} {
+		err := loopbackUp(test.address, test.devices)
+		if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+			t.Errorf("%s: got %v, want %q", name, err, test.want)
 		}
 	}
 }

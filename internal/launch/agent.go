@@ -78,7 +78,7 @@ func agentOf(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer) (st
 	select {
 	case err := <-parent:
 		if err != nil {
-			log.Error("agent ends", "error", err)
+			fmt.Fprintf(stderr, "mkrun agent: %v\n", err) // the last of its words, which people see
 			return stdio.StatusLauncher, 0
 		}
 	case <-ctx.Done():
@@ -86,7 +86,7 @@ func agentOf(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer) (st
 	}
 	a.cfg, a.log = cfg, log
 	if err := a.run(ctx, secret); err != nil {
-		log.Error("agent ends", "error", err)
+		fmt.Fprintf(stderr, "mkrun agent: %v\n", err) // the last of its words, which people see
 		return stdio.StatusLauncher, 0
 	}
 	return 0, a.jobStatus

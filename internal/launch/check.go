@@ -233,8 +233,26 @@ func checkWritable(dir string) error {
 		return fmt.Errorf("--output-dir %s: %s cannot be written: %w", dir, there, err)
 	}
 	var fs unix.Statfs_t
-	if err := unix.Statfs(there, &fs); err == nil && fs.Bavail*uint64(fs.Bsize) < checkFree {
+	if err := unix.Statfs(there, &fs); err != nil {
+		return fmt.Errorf("--output-dir %s: asking for the space in %s: %w", dir, there, err)
+	}
+	if fs.Blocks == 0 { // it counts none: memory without a limit, or something like /proc, where root may write everything
+		return checkMakesFiles(dir, there)
+	}
+	if fs.Bavail*uint64(fs.Bsize) < checkFree {
 		return fmt.Errorf("--output-dir %s: only %d MiB are free there", dir, fs.Bavail*uint64(fs.Bsize)>>20)
+	}
+	return nil
+}
+
+// checkMakesFiles reports whether something can be made in a folder, for an output directory.
+func checkMakesFiles(dir, there string) error {
+	probe, err := os.MkdirTemp(there, ".mkrun-*")
+	if err != nil {
+		return fmt.Errorf("--output-dir %s: no files can be made in %s: %w", dir, there, err)
+	}
+	if err := os.Remove(probe); err != nil {
+		return fmt.Errorf("--output-dir %s: %w", dir, err)
 	}
 	return nil
 }

@@ -63,6 +63,13 @@ func listen(ctx context.Context, job *Job) (net.Listener, []string, error) {
 	at := ""
 	if !job.spread() {
 		at = job.Hosts[0].Address // pretended nodes all reach the loopback address of the first
+		devices, err := net.Interfaces()
+		if err == nil {
+			err = loopbackUp(at, devices)
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("listening for agents: %w", err)
+		}
 	}
 	listener, err := job.Ports.Listen(ctx, at)
 	if err != nil {

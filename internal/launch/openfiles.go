@@ -1,8 +1,6 @@
 package launch
 
 import (
-	"fmt"
-
 	"github.com/mkrun/mkrun/internal/keeper"
 	pb "github.com/mkrun/mkrun/internal/session/sessionpb"
 )
@@ -24,7 +22,7 @@ func (j *Job) checkOpenFiles() error {
 			agents++
 		}
 	}
-	return keeper.CheckOpenFiles(filesPerAgent*agents, count(agents, "agent"))
+	return keeper.CheckOpenFiles(filesPerAgent*agents, countOf(agents, "agent"))
 }
 
 // checkOpenFiles refuses ranks for which this process, their agent, may not open enough files.
@@ -41,13 +39,5 @@ func (c *crew) checkOpenFiles(ranks []*pb.RankSpec, outputs bool) error {
 			}
 		}
 	}
-	return keeper.CheckOpenFiles(files, count(len(ranks), "rank"))
-}
-
-// count is a number of things as people write it.
-func count(n int, thing string) string {
-	if n == 1 {
-		return "1 " + thing
-	}
-	return fmt.Sprintf("%d %ss", n, thing)
+	return keeper.CheckOpenFiles(files, countOf(len(ranks), "rank"))
 }

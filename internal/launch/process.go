@@ -34,6 +34,7 @@ type agentProcess struct {
 	kill    func()         // ends it at once
 	stdin   io.WriteCloser // its end tells the agent that the launcher is gone
 	words   *lastWords
+	printed *lastWords // on stdout, before the other side said that it is there
 	explain func(end error, said string) string
 	exited  chan struct{} // closed when the process has ended
 	done    chan struct{} // closed when its last words are here too
@@ -41,7 +42,7 @@ type agentProcess struct {
 }
 
 func newAgentProcess(explain func(error, string) string) *agentProcess {
-	return &agentProcess{words: &lastWords{}, explain: explain, exited: make(chan struct{}), done: make(chan struct{})}
+	return &agentProcess{words: &lastWords{}, printed: &lastWords{}, explain: explain, exited: make(chan struct{}), done: make(chan struct{})}
 }
 
 // outputDelay bounds how long processes that a child leaves behind can hold up its end by keeping its output open.
@@ -100,9 +101,10 @@ func launchProcess(cmd *exec.Cmd, stdout *os.File, log io.Writer, explain func(e
 }
 
 // throughPipes starts a program through which an agent on another host is started, and configures the agent once it
-// says that it is there. If it does not, the result is the program, ended, with the error.
-func throughPipes(ctx context.Context, cmd *exec.Cmd, log io.Writer, explain func(error, string) string, cfg AgentConfig, secret session.Secret) (*agentProcess, error) {
-	a, stdout, err := throughPipesTo(ctx, cmd, log, explain)
+// says that it is there. If it does not, the result is the program, ended, with the error. Who wants to know it before is
+// told by begun, which may be nil.
+func throughPipes(ctx context.Context, cmd *exec.Cmd, log io.Writer, explain func(error, string) string, begun func(*agentProcess), cfg AgentConfig, secret session.Secret) (*agentProcess, error) {
+	a, stdout, err := throughPipesTo(ctx, cmd, log, explain, begun)
 	if err != nil {
 		return a, err
 	}
@@ -129,7 +131,7 @@ func throughPipes(ctx context.Context, cmd *exec.Cmd, log io.Writer, explain fun
 }
 
 // throughPipesTo does so up to the other side's word that it is there, behind which its output goes on.
-func throughPipesTo(ctx context.Context, cmd *exec.Cmd, log io.Writer, explain func(error, string) string) (*agentProcess, *os.File, error) {
+func throughPipesTo(ctx context.Context, cmd *exec.Cmd, log io.Writer, explain func(error, string) string, begun func(*agentProcess)) (*agentProcess, *os.File, error) {
 	stdout, theirs, err := os.Pipe()
 	if err != nil {
 		return nil, nil, fmt.Errorf("making a pipe for %s: %w", cmd.Args[0], err)
@@ -144,7 +146,10 @@ func throughPipesTo(ctx context.Context, cmd *exec.Cmd, log io.Writer, explain f
 		a.kill()
 		_ = stdout.Close() // which a process that it left behind may hold open
 	})
-	err = awaitAgent(stdout)
+	if begun != nil {
+		begun(a)
+	}
+	err = awaitAgent(io.TeeReader(stdout, a.printed))
 	if !stop() && err == nil {
 		err = ctx.Err()
 	}
@@ -190,6 +195,23 @@ func (a *agentProcess) end(ctx context.Context) {
 
 // gone says how the process ended and what it said last.
 func (a *agentProcess) gone() string { return a.explain(a.err, a.words.String()) }
+
+// unready says what a process does that has not said yet that the other side is there; "" if that is not known.
+func (a *agentProcess) unready() string {
+	select {
+	case <-a.exited:
+		return "" // it has failed, and is told of as such
+	default:
+	}
+	text := ""
+	if printed := a.printed.String(); printed != "" {
+		text += "; on stdout: " + lastLinesOf(printed)
+	}
+	if said := a.words.String(); said != "" {
+		text += "; on stderr: " + lastLinesOf(said)
+	}
+	return text
+}
 
 // lastWords keeps the end of what was written to it.
 type lastWords struct {

@@ -47,7 +47,7 @@ func runThroughFirst(ctx context.Context, job *Job, opts Options) (*Outcome, err
 		limit, cancel = context.WithTimeout(ctx, job.StartTimeout)
 	}
 	defer cancel()
-	a, stdout, err := throughPipesTo(limit, exec.Command(args[0], args[1:]...), log, starter.explain)
+	a, stdout, err := throughPipesTo(limit, exec.Command(args[0], args[1:]...), log, starter.explain, nil)
 	if err != nil {
 		if a != nil {
 			err = starter.failure(a, err)

@@ -69,13 +69,13 @@ func (l *launcher) userSignal(sig os.Signal, at time.Time) []order {
 		if s == syscall.SIGTERM {
 			next = "again: SIGKILL"
 		}
-		fmt.Fprintf(l.notices, "mkrun: %v: passed on to %s, which have %v to end (%s)\n", sig, l.machine.alive(), l.job.Grace, next)
+		fmt.Fprintf(l.notices, "mkrun: %v: %s (%s)\n", sig, l.machine.passedOn(), next)
 		return l.machine.interrupt(s)
 	case l.endings.count == 2 && l.endings.first != syscall.SIGTERM && l.machine.starting:
-		fmt.Fprintf(l.notices, "mkrun: %v again: SIGTERM to %s\n", sig, l.machine.alive())
+		fmt.Fprintf(l.notices, "mkrun: %v again: SIGTERM to %s\n", sig, l.machine.reached())
 		return l.machine.signal(int(syscall.SIGTERM))
 	}
-	fmt.Fprintf(l.notices, "mkrun: %v once more: SIGKILL to %s\n", sig, l.machine.alive())
+	fmt.Fprintf(l.notices, "mkrun: %v once more: SIGKILL to %s\n", sig, l.machine.reached())
 	l.giveUp = time.After(killLimit)
 	return l.machine.kill()
 }
@@ -90,8 +90,8 @@ func (l *launcher) nodeSignal(node int, s syscall.Signal) []order {
 	c := l.machine.nodeCause(pb.Cause_USER_SIGNAL, node, fmt.Sprintf(
 		"its processes were sent a signal (%v), as a batch system does when a job is cancelled or its time is over, and a service manager", s))
 	c.ExitStatus = int32(stdio.StatusOfSignal(s))
-	fmt.Fprintf(l.notices, "mkrun: %s (node %d) was sent a signal (%v): passed on to %s, which have %v to end\n",
-		l.job.Hosts[node].Name, node, s, l.machine.alive(), l.job.Grace)
+	fmt.Fprintf(l.notices, "mkrun: %s (node %d) was sent a signal (%v): %s\n",
+		l.job.Hosts[node].Name, node, s, l.machine.passedOn())
 	return l.machine.endedBy(s, c)
 }
 
@@ -111,23 +111,42 @@ func endsPrograms(s syscall.Signal, forwarded []syscall.Signal) bool {
 	return !slices.Contains(forwarded, s)
 }
 
-// alive names the ranks that an order reaches, by the user's numbers: those that were told to start and have not ended,
+// alive are the ranks that an order reaches, by the user's numbers: those that were told to start and have not ended,
 // also if word of their start is still on its way.
-func (m *machine) alive() string {
-	var numbers []int
+func (m *machine) alive() (numbers []int) {
 	for rank, r := range m.ranks {
 		if m.starting && r.exit == nil {
 			numbers = append(numbers, m.job.Number(rank))
 		}
 	}
-	switch len(numbers) {
+	slices.Sort(numbers)
+	return numbers
+}
+
+// reached names those.
+func (m *machine) reached() string {
+	switch alive := m.alive(); len(alive) {
 	case 0:
 		return "no rank, since none runs"
+	case 1:
+		return fmt.Sprintf("rank %d", alive[0])
 	case len(m.ranks):
 		return "all ranks"
+	default:
+		return "ranks " + ranges(alive)
 	}
-	slices.Sort(numbers)
-	return "ranks " + ranges(numbers)
+}
+
+// passedOn says what the user's first wish to end the job comes to.
+func (m *machine) passedOn() string {
+	have := "have"
+	switch len(m.alive()) {
+	case 0:
+		return "no rank runs any more; the job ends"
+	case 1:
+		have = "has"
+	}
+	return fmt.Sprintf("passed on to %s, which %s %v to end", m.reached(), have, m.job.Grace)
 }
 
 // ranges writes sorted numbers as 0-3,7.

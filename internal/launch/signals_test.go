@@ -18,7 +18,7 @@ func TestAliveAreThoseWhomAnOrderReaches(t *testing.T) {
 	m := testMachine(t, 2, 2)
 	wants := func(want string) {
 		t.Helper()
-		if got := m.alive(); got != want {
+		if got := m.reached(); got != want {
 			t.Errorf("alive are %q, want %q", got, want)
 		}
 	}
@@ -34,9 +34,19 @@ func TestAliveAreThoseWhomAnOrderReaches(t *testing.T) {
 	m.exited(1, &pb.RankExited{Rank: 2})
 	wants("ranks 0-1,3")
 	for _, rank := range []int32{0, 1, 3} {
+		if rank == 3 {
+			wants("rank 3")
+			m.job.Grace = 10 * time.Second
+			if got, want := m.passedOn(), "passed on to rank 3, which has 10s to end"; got != want {
+				t.Errorf("%q, want %q", got, want)
+			}
+		}
 		m.exited(m.job.World.NodeOf(int(rank)), &pb.RankExited{Rank: rank, Signal: int32(syscall.SIGTERM)})
 	}
 	wants("no rank, since none runs")
+	if got, want := m.passedOn(), "no rank runs any more; the job ends"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
 	m.restart()
 	wants("all ranks")
 }

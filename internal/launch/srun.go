@@ -81,7 +81,7 @@ func (s *srunStarter) start(ctx context.Context, cfg AgentConfig, secret session
 func (s *srunStarter) launch(ctx context.Context, cfg AgentConfig, secret session.Secret) (*agentProcess, error) {
 	cmd := exec.Command(s.args[0], s.args[1:]...)
 	cmd.Env = srunEnv(os.Environ())
-	a, err := throughPipes(ctx, cmd, s.log, explainSrun, cfg, secret)
+	a, err := throughPipes(ctx, cmd, s.log, explainSrun, nil, cfg, secret)
 	if err != nil && a != nil {
 		return nil, errors.New(withoutEOF(a.gone(), err))
 	}

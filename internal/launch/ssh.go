@@ -206,7 +206,7 @@ func (s *sshStarter) try(ctx context.Context, cfg AgentConfig, secret session.Se
 
 // through starts an agent by a command line of ssh.
 func (s *sshStarter) through(ctx context.Context, args []string, cfg AgentConfig, secret session.Secret) (*agentProcess, error) {
-	a, err := throughPipes(ctx, exec.Command(args[0], args[1:]...), s.log, s.explain, cfg, secret)
+	a, err := throughPipes(ctx, exec.Command(args[0], args[1:]...), s.log, s.explain, func(a *agentProcess) { s.began(cfg.Node, a) }, cfg, secret)
 	if err != nil && a != nil {
 		return nil, s.failure(a, err)
 	}
