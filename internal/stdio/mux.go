@@ -100,7 +100,8 @@ type lane struct {
 	out  *output
 	at   time.Time
 	part []byte // text of the open line, kept on a terminal to become a progress line
-	bar  []byte // progress line: ended by \r, not yet overwritten
+	bar  []byte // progress line: ended by \r, or begun by one, and not yet overwritten
+	live bool   // the bar has no end yet: what comes next belongs to it
 	cut  bool   // the open line was broken by another rank
 	cr   bool   // the last byte was \r
 }
@@ -180,7 +181,7 @@ func (m *Mux) Finish() error {
 				m.line(l, l.bar)
 				l.bar, l.out.screen.bar = nil, nil
 			}
-			l.cut, l.cr = false, false
+			l.cut, l.cr, l.live = false, false, false
 		}
 		if err := m.flush(l.out); err != nil && first == nil {
 			first = err
@@ -258,6 +259,10 @@ func (m *Mux) segment(l *lane, text []byte, end byte) {
 		}
 		return
 	}
+	if l.out.Terminal && (l.live || afterCR && end == 0) {
+		m.liveBar(l, text, end)
+		return
+	}
 	switch {
 	case end == '\r' && l.out.Terminal:
 		m.progress(l, text)
@@ -274,6 +279,28 @@ func (m *Mux) segment(l *lane, text []byte, end byte) {
 			m.end(l)
 			m.redraw(l.out)
 		}
+	}
+}
+
+// liveBar takes more of a progress line that a \r has begun and nothing has ended yet: such bars begin with their \r.
+func (m *Mux) liveBar(l *lane, text []byte, end byte) {
+	if l.live {
+		text = append(l.bar, text...)
+	}
+	tooLong := len(text) > FrameSize // for a bar
+	if l.live = end == 0 && !tooLong; l.live || end == '\r' {
+		m.progress(l, text)
+		return
+	}
+	m.clear(l.out)
+	l.bar = nil
+	if l.out.screen.bar == l {
+		l.out.screen.bar = nil
+	}
+	m.text(l, text)
+	if end == '\n' {
+		m.end(l)
+		m.redraw(l.out)
 	}
 }
 
