@@ -33,10 +33,12 @@ func runJob(cmd *cobra.Command, f *launchFlags, job *launch.Job, tag stdio.Tag) 
 	stdio.ReportBrokenPipes()
 	stdout := cmd.OutOrStdout()
 	ctx := cmd.Context()
-	if job.StartTimeout > 0 {
-		limited, cancel := context.WithTimeout(ctx, job.StartTimeout)
-		defer cancel()
-		ctx = limited
+	for _, limit := range []time.Duration{job.StartTimeout, job.Timeout} {
+		if limit > 0 {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, limit)
+			defer cancel()
+		}
 	}
 	events, closeEvents, err := f.openEvents(ctx, stdout)
 	if err != nil {
@@ -73,7 +75,7 @@ func runJob(cmd *cobra.Command, f *launchFlags, job *launch.Job, tag stdio.Tag) 
 	output := launch.NewOutput(stdio.NewMux(stdio.MuxOptions{
 		Stdout: showOut, Stderr: showErr,
 		Tag: tag, Timestamps: f.timestamps, Ranks: job.World.Size(), Hosts: names,
-	}), cmd.ErrOrStderr(), terminalLine(cmd.ErrOrStderr()))
+	}), stdio.Patient(cmd.ErrOrStderr()), terminalLine(cmd.ErrOrStderr()))
 	outcome, err := launch.Run(cmd.Context(), job, launch.Options{
 		Output:  output,
 		Log:     slog.New(slog.NewTextHandler(output.Notices(), &slog.HandlerOptions{Level: level})),
@@ -100,7 +102,7 @@ func runJob(cmd *cobra.Command, f *launchFlags, job *launch.Job, tag stdio.Tag) 
 
 // terminalOf describes a stream: only a terminal gets colour and progress lines in place.
 func terminalOf(w io.Writer) stdio.Output {
-	out := stdio.Output{Writer: w}
+	out := stdio.Output{Writer: stdio.Patient(w)}
 	if file, ok := w.(*os.File); ok && stdio.IsTerminal(file) {
 		out.Terminal = true
 		out.Color = stdio.WantColor(file)

@@ -260,6 +260,9 @@ func (m *machine) abortRequested(node int, a *pb.AbortRequest) []order {
 		return m.fail(c)
 	}
 	m.ranks[a.GetRank()].abort = true
+	if a.GetCertain() {
+		return m.fail(c)
+	}
 	if a.GetPeerLost() {
 		return m.blame(c, hearsay)
 	}

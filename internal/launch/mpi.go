@@ -88,7 +88,7 @@ func (c *crew) unfinished(rank int, end pmiEnd) {
 	c.pmiMu.Unlock()
 	if both {
 		c.send(&pb.FromAgent{Kind: &pb.FromAgent_Abort{Abort: &pb.AbortRequest{
-			Rank: int32(rank), Reason: pmi.ErrUnfinished.Error(), ExitStatus: stdio.StatusLauncher}}})
+			Rank: int32(rank), Reason: pmi.ErrUnfinished.Error(), ExitStatus: stdio.StatusLauncher, Certain: true}}})
 	}
 }
 

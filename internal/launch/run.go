@@ -178,12 +178,13 @@ func (o *Outcome) show(opts Options, e ending) {
 		}
 	}
 	err := opts.Output.end(e)
-	o.Stuck = errors.As(err, new(*unshownError))
+	var lost *unshownError
+	o.Stuck = errors.As(err, &lost)
 	switch {
 	case err == nil:
 	case o.Cause == nil:
 		o.Cause = outputCause(err)
-	case o.Stuck:
+	case o.Stuck && lost.bytes > 0:
 		o.Unshown = err.Error()
 	}
 }

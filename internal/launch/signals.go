@@ -88,7 +88,7 @@ func (l *launcher) nodeSignal(node int, s syscall.Signal) []order {
 	l.told = true
 	l.events.write(Event{Event: "signal", Node: &node, Signal: int(s)})
 	c := l.machine.nodeCause(pb.Cause_USER_SIGNAL, node, fmt.Sprintf(
-		"its processes were sent a signal (%v), as a batch system does when a job is cancelled or its time is over, and a service manager", s))
+		"its processes were sent a signal (%v), as service managers do, and batch systems when a job is cancelled or its time is over", s))
 	c.ExitStatus = int32(stdio.StatusOfSignal(s))
 	fmt.Fprintf(l.notices, "mkrun: %s (node %d) was sent a signal (%v): %s\n",
 		l.job.Hosts[node].Name, node, s, l.machine.passedOn())

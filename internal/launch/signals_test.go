@@ -91,14 +91,15 @@ func TestP37SameSignalTwiceAtOnceIsOneWish(t *testing.T) {
 		heard []heard
 		want  string // what was done at each: i passed on with grace, t SIGTERM, k SIGKILL, - nothing
 	}{
-		"process and group":     {heard: []heard{{syscall.SIGTERM, 0}, {syscall.SIGTERM, 100 * time.Microsecond}}, want: "i-"},
-		"group a little later":  {heard: []heard{{syscall.SIGTERM, 0}, {syscall.SIGTERM, 199 * ms}}, want: "i-"},
-		"once more":             {heard: []heard{{syscall.SIGTERM, 0}, {syscall.SIGTERM, ms}, {syscall.SIGTERM, 200 * ms}}, want: "i-k"},
-		"Ctrl-C three times":    {heard: []heard{{syscall.SIGINT, 0}, {syscall.SIGINT, 300 * ms}, {syscall.SIGINT, 600 * ms}}, want: "itk"},
-		"Ctrl-C held down":      {heard: []heard{{syscall.SIGINT, 0}, {syscall.SIGINT, 150 * ms}, {syscall.SIGINT, 300 * ms}, {syscall.SIGINT, 450 * ms}}, want: "i-t-"},
-		"another signal counts": {heard: []heard{{syscall.SIGINT, 0}, {syscall.SIGTERM, ms}}, want: "it"},
-		"both twice":            {heard: []heard{{syscall.SIGINT, 0}, {syscall.SIGINT, ms}, {syscall.SIGTERM, 2 * ms}, {syscall.SIGTERM, 3 * ms}}, want: "i-t-"},
-		"at a head elsewhere":   {stays: true, heard: []heard{{syscall.SIGINT, 0}, {syscall.SIGINT, ms}, {syscall.SIGINT, 2 * ms}}, want: "itk"},
+		"process and group":    {heard: []heard{{syscall.SIGTERM, 0}, {syscall.SIGTERM, 100 * time.Microsecond}}, want: "i-"},
+		"group a little later": {heard: []heard{{syscall.SIGTERM, 0}, {syscall.SIGTERM, 199 * ms}}, want: "i-"},
+		"once more":            {heard: []heard{{syscall.SIGTERM, 0}, {syscall.SIGTERM, ms}, {syscall.SIGTERM, 200 * ms}}, want: "i-k"},
+		"Ctrl-C three times":   {heard: []heard{{syscall.SIGINT, 0}, {syscall.SIGINT, 300 * ms}, {syscall.SIGINT, 600 * ms}}, want: "itk"},
+		"Ctrl-C held down":     {heard: []heard{{syscall.SIGINT, 0}, {syscall.SIGINT, 150 * ms}, {syscall.SIGINT, 300 * ms}, {syscall.SIGINT, 450 * ms}}, want: "i-t-"},
+		"another right behind": {heard: []heard{{syscall.SIGTERM, 0}, {syscall.SIGHUP, ms}}, want: "i-"},
+		"another later":        {heard: []heard{{syscall.SIGINT, 0}, {syscall.SIGTERM, sameWish}}, want: "it"},
+		"both twice":           {heard: []heard{{syscall.SIGINT, 0}, {syscall.SIGINT, ms}, {syscall.SIGTERM, 300 * ms}, {syscall.SIGTERM, 301 * ms}}, want: "i-t-"},
+		"at a head elsewhere":  {stays: true, heard: []heard{{syscall.SIGINT, 0}, {syscall.SIGINT, ms}, {syscall.SIGINT, 2 * ms}}, want: "itk"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := testMachine(t, 1, 1)

@@ -147,7 +147,7 @@ func (h *Head) abandon(a *agentConn) {
 	for _, c := range []*collective{h.store.fence, h.barrier} {
 		for rank, exited := range h.exited {
 			if request == nil && exited && c.awaits(rank) {
-				request = &pb.AbortRequest{Rank: int32(rank), ExitStatus: abandonedStatus,
+				request = &pb.AbortRequest{Rank: int32(rank), ExitStatus: abandonedStatus, Certain: true,
 					Reason: "ended, and others wait for it, as MPI programs and operators do for all ranks when they start"}
 			}
 		}

@@ -2369,6 +2369,7 @@ type AbortRequest struct {
 	Rank          int32                  `protobuf:"varint,1,opt,name=rank,proto3" json:"rank,omitempty"` // -1: the agent itself
 	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	ExitStatus    int32                  `protobuf:"varint,3,opt,name=exit_status,json=exitStatus,proto3" json:"exit_status,omitempty"` // that mkrun ends with if this is the cause
+	Certain       bool                   `protobuf:"varint,5,opt,name=certain,proto3" json:"certain,omitempty"`                         // what others say later are consequences
 	PeerLost      bool                   `protobuf:"varint,4,opt,name=peer_lost,json=peerLost,proto3" json:"peer_lost,omitempty"`       // the reason is only that a peer is gone: what that peer says is nearer to the cause
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2423,6 +2424,13 @@ func (x *AbortRequest) GetExitStatus() int32 {
 		return x.ExitStatus
 	}
 	return 0
+}
+
+func (x *AbortRequest) GetCertain() bool {
+	if x != nil {
+		return x.Certain
+	}
+	return false
 }
 
 func (x *AbortRequest) GetPeerLost() bool {
@@ -3997,12 +4005,13 @@ const file_internal_session_sessionpb_session_proto_rawDesc = "" +
 	"\x04rank\x18\x01 \x01(\x05R\x04rank\x12\x12\n" +
 	"\x04json\x18\x02 \x01(\fR\x04json\"\"\n" +
 	"\fAttachedRank\x12\x12\n" +
-	"\x04rank\x18\x01 \x01(\x05R\x04rank\"x\n" +
+	"\x04rank\x18\x01 \x01(\x05R\x04rank\"\x92\x01\n" +
 	"\fAbortRequest\x12\x12\n" +
 	"\x04rank\x18\x01 \x01(\x05R\x04rank\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x1f\n" +
 	"\vexit_status\x18\x03 \x01(\x05R\n" +
-	"exitStatus\x12\x1b\n" +
+	"exitStatus\x12\x18\n" +
+	"\acertain\x18\x05 \x01(\bR\acertain\x12\x1b\n" +
 	"\tpeer_lost\x18\x04 \x01(\bR\bpeerLost\"6\n" +
 	"\x05Abort\x12-\n" +
 	"\x05cause\x18\x01 \x01(\v2\x17.mkrun.session.v1.CauseR\x05cause\"\xe9\x02\n" +
