@@ -261,6 +261,9 @@ func (m *machine) abortRequested(node int, a *pb.AbortRequest) []order {
 	}
 	m.ranks[a.GetRank()].abort = true
 	if a.GetCertain() {
+		if m.weight >= complaint {
+			return nil // the rank ended for that, and so left others waiting
+		}
 		return m.fail(c)
 	}
 	if a.GetPeerLost() {

@@ -255,3 +255,20 @@ func TestSilence(t *testing.T) {
 		}
 	}
 }
+
+// Who left others waiting is the cause, and not those who fail of it; unless there was one already.
+func TestAbandoned(t *testing.T) {
+	abandoned := &pb.AbortRequest{Rank: 1, Reason: "ended, and others wait for it", ExitStatus: 125, Certain: true}
+	m := testMachine(t, 2)
+	m.abortRequested(0, abandoned)
+	m.exited(0, &pb.RankExited{Rank: 0, ExitCode: 15})
+	if m.cause.GetRank() != 1 || m.cause.GetExitStatus() != 125 {
+		t.Errorf("the cause is %v", m.cause)
+	}
+	m = testMachine(t, 2)
+	m.abortRequested(0, &pb.AbortRequest{Rank: 0, Reason: "waited 4s", ExitStatus: 124})
+	m.abortRequested(0, abandoned)
+	if m.cause.GetExitStatus() != 124 {
+		t.Errorf("the cause is %v", m.cause)
+	}
+}
