@@ -49,10 +49,7 @@ std::string efa_session(const Change& change = kAsIs, const std::function<void(R
   return session_of(with_efa(change), then, patience);
 }
 std::string efa_provoke(const std::function<void(fake::Settings&)>& fault, const Change& change = kAsIs) {
-  return provoke_in(with_efa(change), [&](fake::Settings& s) {
-    const auto lock = quiet();
-    fault(s);
-  });
+  return provoke_in(with_efa(change), fault);
 }
 
 std::string usable(const Change& change = kAsIs) {
@@ -370,7 +367,10 @@ TEST(efa_V35_V37_V43_failures_of_set_up) {
   for (const char* call : {"create_cq", "create_qp", "reg_mr", "qp_to_qp_ex", "INIT", "post_recv", "RTR", "RTS", "create_ah"}) {
     fresh_efa();
     Ranks ranks(2, 4096, with_efa(kAsIs));
-    control().settings.fail[call] = ENOMEM;
+    {
+      const auto lock = quiet();
+      control().settings.fail[call] = ENOMEM;
+    }
     mknet_error e;
     uint64_t n = 0;
     const int code = mknet_endpoint(ranks[0].net, 1, nullptr, &n, &e);
@@ -441,7 +441,10 @@ TEST(efa_V82_V85_reset_makes_all_anew) {
   Ranks ranks(2, 1 << 16, with_efa(kAsIs));
   CHECK(ranks.start() == "" && ranks.verify() == "");
   const auto stale_common = Ranks::endpoint(ranks[1], -1), stale = Ranks::endpoint(ranks[1], 0);
-  control().kill_qps("efa00");
+  {
+    const auto lock = quiet();
+    control().kill_qps("efa00");
+  }
   for (int r = 0; r < 2; ++r) NET_OK([&](mknet_error* e) { return mknet_reset(ranks[r].net, 99, e); });
   CHECK(seen().live_qps == 0 && seen().live_cqs == 0 && seen().live_ahs == 0);
   mknet_error e;

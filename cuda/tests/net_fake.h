@@ -48,7 +48,7 @@ inline fake::Settings& fresh(std::vector<fake::DeviceSettings> devices) {
 }
 inline fake::Settings& fresh() { return fresh({fake::roce("fake0", 1), fake::roce("fake1", 2)}); }
 inline fake::Seen& seen() { return control().seen; }
-// Held while settings or what was seen are touched and networks run.
+// Held while the fake's control is touched or called and networks run.
 inline std::unique_lock<std::mutex> quiet() { return std::unique_lock<std::mutex>(*control().mutex); }
 inline bool nothing_left() {
   const fake::Seen& s = seen();
@@ -83,11 +83,14 @@ inline std::string session_of(const Change& change, const std::function<void(Ran
   return text;
 }
 
-// Rank 0 sends until it fails; the error text.
+// Rank 0 sends until it fails; the error text. The fault is made while the fake stands still.
 inline std::string provoke_in(const Change& change, const std::function<void(fake::Settings&)>& fault) {
   std::string text = "the session did not start";
   const std::string before = session_of(change, [&](Ranks& ranks) {
-    fault(control().settings);
+    {
+      const auto lock = quiet();
+      fault(control().settings);
+    }
     mknet_error e;
     e.code = MKNET_OK;
     for (uint64_t i = 1; i < 50 && e.code == MKNET_OK; ++i) {

@@ -291,7 +291,6 @@ void event(const char* device, int type, int port) {
 }
 
 void kill_qps(const char* device) {
-  std::lock_guard<std::mutex> lock(world().mutex);
   for (auto& [_, qp] : world().qps)
     if (strcmp(qp->context->device->name, device) == 0) flush(qp);
   srd_kill(device);
@@ -377,6 +376,7 @@ int ibv_query_port(Context* c, uint8_t n, PortAttr* a) {
   return 0;
 }
 int ibv_query_pkey(Context* c, uint8_t n, int i, uint16_t* key) {
+  std::lock_guard<std::mutex> lock(world().mutex);
   *key = htons(port_of(c, n).pkeys[static_cast<size_t>(i)]);
   return 0;
 }

@@ -71,7 +71,7 @@ struct Seen {
 };
 
 struct Control {
-  std::mutex* mutex;  // of settings and seen, while networks run
+  std::mutex* mutex;  // of all that follows: held by whoever touches or calls it while networks run
   Settings settings;
   Seen seen;
   void (*event)(const char* device, int type, int port);  // an asynchronous event
