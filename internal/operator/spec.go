@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/mkrun/mkrun/internal/config"
 	"github.com/mkrun/mkrun/internal/engine"
@@ -35,6 +36,11 @@ func ofConnections(n engine.Net) bool {
 	r := n.RDMA
 	r.QueuePairs, r.ServiceLevel, r.RNRRetries = 0, 0, 0
 	return r != engine.RDMA{} || n.GID != 0
+}
+
+// notOneName reports whether a word cannot be the name of a NIC.
+func notOneName(word string) bool {
+	return word == "" || strings.ContainsFunc(word, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) })
 }
 
 // RunSpec is one run of an operator, the same on all ranks. The launcher sends it; each rank makes the
@@ -143,15 +149,21 @@ func (s RunSpec) Validate() error {
 		return fmt.Errorf("--net-provider %s names a provider of libfabric, which --net ofi uses", s.Net.Provider)
 	case s.Net.GID < 0 || s.Net.GID > 256:
 		return fmt.Errorf("there is no GID %d", s.Net.GID-1)
-	case s.Net.RDMA != (engine.RDMA{}) && !slices.Contains(rdmaNets, s.Net.Backend):
-		return fmt.Errorf("--net %s has no queue pairs; --net-qps, -mtu, -traffic-class, -service-level, -dead-peer, -retries, -rnr-retries and -relaxed are for %s",
+	case (s.Net.RDMA != (engine.RDMA{}) || s.Net.GID != 0) && !slices.Contains(rdmaNets, s.Net.Backend):
+		return fmt.Errorf("--net %s has no queue pairs; --net-qps, -mtu, -gid, -traffic-class, -service-level, -dead-peer, -retries, -rnr-retries and -relaxed are for %s",
 			cmp.Or(s.Net.Backend, "tcp"), strings.Join(rdmaNets, ", "))
+	case s.Net.Devices != "" && slices.Contains([]string{"", "emu", "tcp"}, s.Net.Backend):
+		return fmt.Errorf("--net %s uses no NICs that --net-devices could name; auto, efa, ibverbs and ofi do", cmp.Or(s.Net.Backend, "tcp"))
+	case s.Net.Devices != "" && slices.ContainsFunc(strings.Split(s.Net.Devices, ","), notOneName):
+		return fmt.Errorf("--net-devices %q: names of NICs, with commas between them", s.Net.Devices)
 	case s.Net.Backend == "efa" && ofConnections(s.Net):
 		return errors.New("--net efa has no connections: of the settings of queue pairs it takes --net-qps, -service-level and -rnr-retries")
 	case s.Net.Latency < 0:
 		return errors.New("the latency of the emulated network must not be negative")
 	case s.WaitTimeout <= 0:
 		return errors.New("the time-out of waits must be positive: every wait is bounded")
+	case s.Net.Latency >= s.WaitTimeout:
+		return fmt.Errorf("every message would be %v under way, and waits end after %v (--wait-timeout)", s.Net.Latency, s.WaitTimeout)
 	}
 	for role, n := range s.Workers {
 		if n > config.MaxWorkers {

@@ -55,6 +55,13 @@ func TestValidate(t *testing.T) {
 		"must not be negative":                    func(s *RunSpec) { s.Net.Latency = -1 },
 		"--net ofi is a real network":             func(s *RunSpec) { s.Net = engine.Net{Backend: "ofi", Latency: 1} },
 		"--net-provider tcp names a provider of":  func(s *RunSpec) { s.Net = engine.Net{Backend: "tcp", Provider: "tcp"} },
+		"--net tcp has no queue pairs; --net-qps": func(s *RunSpec) { s.Net = engine.Net{Backend: "tcp", GID: 3} },
+		"--net ofi has no queue pairs; --net-qps": func(s *RunSpec) { s.Net = engine.Net{Backend: "ofi", GID: 3} },
+		"--net emu uses no NICs that --net-devic": func(s *RunSpec) { s.Net = engine.Net{Backend: "emu", Devices: "mlx5_0"} },
+		`--net-devices ",": names of NICs, with `: func(s *RunSpec) { s.Net = engine.Net{Backend: "ofi", Devices: ","} },
+		`--net-devices "a,,b": names of NICs`:     func(s *RunSpec) { s.Net = engine.Net{Backend: "auto", Devices: "a,,b"} },
+		`--net-devices "a\nb": names of NICs`:     func(s *RunSpec) { s.Net = engine.Net{Backend: "auto", Devices: "a\nb"} },
+		"every message would be 1h0m0s under way": func(s *RunSpec) { s.Net.Latency = time.Hour },
 		"every wait is bounded":                   func(s *RunSpec) { s.WaitTimeout = 0 },
 		"0 workers in role send":                  func(s *RunSpec) { s.Workers[plan.RoleSend] = 0 },
 	} {
