@@ -70,6 +70,9 @@ func (f *benchFlags) bench(cmd *cobra.Command, operatorName string) error {
 	if err != nil {
 		return err
 	}
+	if err := writable(f.svg); err != nil {
+		return &usageError{cmd.CommandPath(), fmt.Errorf("--svg: %w", err)}
+	}
 	req.Config, req.Check = f.config, f.check
 	ctx, stop := untilSignal(cmd.Context())
 	defer stop()
@@ -93,17 +96,18 @@ func (f *benchFlags) bench(cmd *cobra.Command, operatorName string) error {
 		fmt.Fprintf(cmd.ErrOrStderr(), "mkrun: %v\n", err)
 		return exitStatus(stdio.StatusLauncher)
 	}
-	if f.svg != "" {
-		if err := writeFile(f.svg, doc.WriteSVG); err != nil {
-			return err
-		}
-	}
 	write := doc.WriteTable
 	if f.json {
 		write = doc.WriteJSON
 	}
 	if err := write(cmd.OutOrStdout()); err != nil {
 		return err
+	}
+	if f.svg != "" {
+		if err := writeFile(f.svg, doc.WriteSVG); err != nil {
+			fmt.Fprintf(cmd.ErrOrStderr(), "mkrun: --svg: %v\n", err)
+			return exitStatus(stdio.StatusLauncher)
+		}
 	}
 	if doc.Failed() {
 		return exitStatus(statusCheckFailed)

@@ -144,6 +144,19 @@ func (f *prediction) run(r *request.Resolved) (*sim.Prediction, error) {
 	return result.Prediction(), nil
 }
 
+// writable finds out before something that takes long whether its result can be written to a file; "": to none. A file
+// that was not there is left empty.
+func writable(name string) error {
+	if name == "" {
+		return nil
+	}
+	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE, 0o666)
+	if err != nil {
+		return err
+	}
+	return file.Close()
+}
+
 // writeFile makes a file of what a function writes.
 func writeFile(name string, write func(io.Writer) error) error {
 	file, err := os.Create(name)

@@ -12,6 +12,16 @@ int bridge_open(const char *path, bridge *b, char *why, size_t size) {
     snprintf(why, size, "%s", dlerror());
     return 1;
   }
+  // The version first: a library of another one has other functions.
+  *(void **)&b->mknet_version = dlsym(b->handle, "mknet_version");
+  if (b->mknet_version == NULL) {
+    snprintf(why, size, "it has no function mknet_version");
+    return 1;
+  }
+  if (b->mknet_version() != MKNET_VERSION) {
+    snprintf(why, size, "it has version %u of the interface, this mkrun speaks version %u", b->mknet_version(), MKNET_VERSION);
+    return 1;
+  }
 #define MKNET_FIND(name)                                 \
   *(void **)&b->name = dlsym(b->handle, #name);          \
   if (b->name == NULL) {                                 \
@@ -20,9 +30,5 @@ int bridge_open(const char *path, bridge *b, char *why, size_t size) {
   }
   MKNET_FUNCTIONS(MKNET_FIND)
 #undef MKNET_FIND
-  if (b->mknet_version() != MKNET_VERSION) {
-    snprintf(why, size, "it has version %u of the interface, this mkrun speaks version %u", b->mknet_version(), MKNET_VERSION);
-    return 1;
-  }
   return 0;
 }

@@ -15,6 +15,8 @@ import (
 	"sync"
 	"time"
 	"unsafe"
+
+	"github.com/mkrun/mkrun/internal/dataplane"
 )
 
 // Net is a rank's network.
@@ -40,17 +42,25 @@ func load() (*C.bridge, error) {
 			errLoad = err
 			return
 		}
-		b := (*C.bridge)(C.malloc(C.sizeof_bridge))
-		name := C.CString(path)
-		defer C.free(unsafe.Pointer(name))
-		var why [512]C.char
-		if C.bridge_open(name, b, &why[0], C.size_t(len(why))) != 0 {
-			errLoad = fmt.Errorf("%s cannot be used: %s", path, C.GoString(&why[0]))
-			return
-		}
-		loaded = b
+		loaded, errLoad = open(path)
 	})
 	return loaded, errLoad
+}
+
+// open loads one file. It stays in memory, also when it is refused.
+func open(path string) (*C.bridge, error) {
+	if err := dataplane.Whole(path); err != nil {
+		return nil, fmt.Errorf("%s cannot be used: %w", path, err)
+	}
+	b := (*C.bridge)(C.malloc(C.sizeof_bridge))
+	name := C.CString(path)
+	defer C.free(unsafe.Pointer(name))
+	var why [512]C.char
+	if C.bridge_open(name, b, &why[0], C.size_t(len(why))) != 0 {
+		C.free(unsafe.Pointer(b))
+		return nil, fmt.Errorf("%s cannot be used: %s", path, C.GoString(&why[0]))
+	}
+	return b, nil
 }
 
 // check turns the result of a call into an error.

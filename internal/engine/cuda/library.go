@@ -45,6 +45,9 @@ func OpenLibrary(path string) (*Library, error) {
 	if l := libraries[path]; l != nil {
 		return l, nil
 	}
+	if err := dataplane.Whole(path); err != nil {
+		return nil, fmt.Errorf("the CUDA data plane %s cannot be used: %w", path, err)
+	}
 	l := &Library{Path: path, c: (*C.mkrun_library)(C.malloc(C.sizeof_mkrun_library))}
 	name := C.CString(path)
 	defer C.free(unsafe.Pointer(name))
