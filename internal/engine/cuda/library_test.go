@@ -32,8 +32,8 @@ func TestLibrariesThatCannotBeUsed(t *testing.T) {
 	}
 	for name, tt := range map[string]struct{ path, want string }{
 		"another version":  {other, "has version 99 of the interface"},
-		"no file":          {"/no/such/libmkernel.so", "cannot open shared object file"},
-		"no library":       {noLibrary, "cannot be used"},
+		"no file":          {"/no/such/libmkernel.so", "no such file or directory"},
+		"no library":       {noLibrary, "cannot be used: it is no whole library"},
 		"no data plane":    {compiled("int x;"), "it has no function mk_version"},
 		"without function": {compiled("#include \"mkernel.h\"\nuint32_t mk_version(void) { return MK_VERSION; }"), "it has no function mk_device_count"},
 	} {
