@@ -375,7 +375,12 @@ void Network::reset(uint64_t job) {
 
 uint64_t Network::push(const mknet_command& command, uint64_t timeout_ns) {
   verdict_.check();
-  return ring_.push(command, now_ns() + timeout_ns);
+  try {
+    return ring_.push(command, now_ns() + timeout_ns);
+  } catch (const Error&) {
+    verdict_.check();  // why the FIFO was aborted
+    throw;
+  }
 }
 
 void Network::flush(uint64_t position, uint64_t timeout_ns) const {

@@ -183,6 +183,20 @@ TEST(network_stuck_command_is_an_error) {
   CHECK(std::string(e.text).find("command 0 to rank 1 over emu 0") != std::string::npos);
 }
 
+// A producer that waits for room in the FIFO, or is about to ask for it, is told why there will be none.
+TEST(network_producer_is_told_why_it_waited_in_vain) {
+  Ranks ranks(2, 1 << 16, [](mknet_desc& d) {
+    emu(d, false);
+    d.emu.latency_ns = 1000 * kSecond;
+    d.timeout_ns = kSecond / 20;
+  });
+  CHECK(ranks.start() == "");
+  mknet_error e;
+  const mknet_command c = command(1, 0, 0, 64, 1024, 1);
+  while (mknet_push(ranks[0].net, &c, kPatience, nullptr, &e) == MKNET_OK) continue;  // until all rooms are full
+  CHECK(e.code == MKNET_ERROR_TIMEOUT && std::string(e.text).find("command 0 to rank 1 over emu 0") != std::string::npos);
+}
+
 TEST(network_verify_names_the_path) {
   Ranks ranks(2, 1 << 16, [](mknet_desc& d) {
     emu(d, true);
