@@ -153,14 +153,14 @@ bool Transfer::progress() {
 }
 
 void Transfer::look_for_trouble() {
-  const uint64_t now = s_.clock();
-  if (now - checked_ns_ < kCheckEvery) return;
+  const uint64_t now = s_.clock(), before = checked_ns_;
+  if (now - before < kCheckEvery) return;
   checked_ns_ = now;
   for (Nic* nic : s_.nics) nic->check();
-  check_arrivals(now);
+  check_arrivals(now, before);
   if (oldest_ == next_) return;
   const UnderWay& u = under_way(oldest_);
-  if (now - u.started_ns < s_.timeout_ns) return;
+  if (!overdue(u.started_ns, before)) return;
   const std::string way = s_.nics.size() > 1 ? format("and %zu other NICs", s_.nics.size() - 1) : "(" + s_.nics[0]->path(u.command.peer, 0) + ")";
   fail(MKNET_ERROR_TIMEOUT,
        "rank %u: %s to rank %u over %s %s is not complete after %.3g s: %" PRIu64 " of its writes are missing (%u x %" PRIu64

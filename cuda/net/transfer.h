@@ -125,7 +125,10 @@ class Transfer {
   virtual void credit_written(uint32_t peer) = 0;
   virtual bool knows(uint32_t peer) const = 0;
   virtual bool quiet() const { return true; }
-  virtual void check_arrivals(uint64_t /*now*/) const {}
+  virtual void check_arrivals(uint64_t /*now*/, uint64_t /*before*/) const {}
+  // What is waited for since `since` is late if it was late already `before`, at the last look for trouble: all that has come
+  // since then was taken. A thread that did not run for long thus takes what came meanwhile before it complains.
+  bool overdue(uint64_t since, uint64_t before) const { return before > since && before - since >= s_.timeout_ns; }
 
   TransferSettings s_;
   uint64_t piece_;  // bytes, what all NICs take

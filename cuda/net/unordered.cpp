@@ -96,12 +96,12 @@ class Unordered final : public Transfer {
     return landings_.empty() && std::none_of(peers_.begin(), peers_.end(), [](const Peer& p) { return p.telling; });
   }
 
-  void check_arrivals(uint64_t now) const override {
+  void check_arrivals(uint64_t now, uint64_t before) const override {
     for (uint32_t rank = 0; rank < peers_.size(); ++rank) {
       const Peer& p = peers_[rank];
       if (p.ways.empty()) continue;
       const Incoming& in = p.window[p.taken % kWindow];
-      if ((in.came == 0 && !in.noticed) || now - in.first_ns < s_.timeout_ns) continue;
+      if ((in.came == 0 && !in.noticed) || !overdue(in.first_ns, before)) continue;
       if (in.whole)
         fail(MKNET_ERROR_TIMEOUT, "rank %u: the device has not taken command %" PRIu64 " of rank %u, which is whole, after %.3g s", s_.rank, p.taken,
              rank, static_cast<double>(now - in.first_ns) / 1e9);
