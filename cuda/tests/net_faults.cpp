@@ -234,16 +234,15 @@ TEST(faults_V62_piece_that_is_lost) {
       [](mknet_desc& d) {
         d.rdma.devices = d.rank == 0 ? "fake0,fake1" : "fake2,fake3";
         d.rdma.relaxed = 1;
-        d.timeout_ns = kSecond / 2;
+        if (d.rank == 1) d.timeout_ns = kSecond / 2;
       },
       [](Ranks& ranks) {
-        CHECK(exchange(ranks, 1));
         set([](fake::Settings& f) { f.lost_immediates = 1; });
-        const mknet_command c = command(1, 0, 0, 2560, 8192, 2);
+        const mknet_command c = command(1, 0, 0, 2560, 8192, 1);
         NET_OK([&](mknet_error* e) { return mknet_push(ranks[0].net, &c, kPatience, nullptr, e); });
         mknet_error e;
         mknet_status(ranks[1].net, kPatience, &e);
-        CHECK(has(e.text, "of rank 0 is not whole after") && ranks[1].flag(8192) == 1);
+        CHECK(has(e.text, "of rank 0 is not whole after") && ranks[1].flag(8192) == 0);
       });
   CHECK(text == "");
 }

@@ -35,6 +35,7 @@ struct ModelOptions {
   bool ordered = true;       // which transfer
   uint64_t max_step = 400;   // ns that the clock moves at most
   bool bounce = false;       // heap and sources are memory of a device, which NICs do not know
+  uint64_t patience_ns = 0;  // real time that the world may take at least: over a real network, the kernel has its own pace
 };
 
 // A device that executes copies and stores in order, when the test lets it.
@@ -144,8 +145,9 @@ class Model {
   // Runs to the end; the text of the first fault, or "".
   std::string run() {
     try {
+      const uint64_t begun = mk::net::now_ns();
       for (uint64_t steps = 0; !finished(); ++steps) {
-        if (steps > 2000 * o_.commands * o_.ranks) return "the world came to no end";
+        if (steps > 2000 * o_.commands * o_.ranks && mk::net::now_ns() - begun >= o_.patience_ns) return "the world came to no end";
         now_ += rng_.below(o_.max_step) + 1;
         Rank& k = ranks_[rng_.below(o_.ranks)];
         const uint32_t r = static_cast<uint32_t>(&k - ranks_.data());

@@ -86,6 +86,7 @@ TEST(ofi_schedules_over_tcp) {
     ModelOptions o;
     o.ranks = 2 + static_cast<uint32_t>(seed % 2);
     o.ordered = false;
+    o.patience_ns = kPatience;
     if (seed == 2) o.start = (uint64_t{1} << 32) - 20;
     Model model(seed, o, [&](uint32_t rank, ClockRef) {
       mknet_desc d;

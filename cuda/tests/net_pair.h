@@ -53,6 +53,7 @@ class Ranks {
       d.rank = r;
       d.world = world;
       d.job = 77;
+      d.timeout_ns = kPatience;
       change(d);
       NET_OK([&](mknet_error* e) { return mknet_create(&d, &k.net, e); });
       add(k, k.heap.data(), heap_bytes);

@@ -263,9 +263,9 @@ TEST(verbs_V50_completions_never_overrun) {
 
 TEST(verbs_V52_V53_refused_posts) {
   fresh();
-  CHECK(has(provoke([](fake::Settings& s) { s.fail["post_send"] = ENOMEM; }), "posting"));
+  CHECK(has(provoke([](fake::Settings& s) { s.fail["post_send fake0"] = ENOMEM; }), "posting"));
   fresh();
-  const std::string text = provoke([](fake::Settings& s) { s.negative = true, s.fail["post_send"] = EINVAL; });
+  const std::string text = provoke([](fake::Settings& s) { s.negative = true, s.fail["post_send fake0"] = EINVAL; });
   CHECK(has(text, "fake0, queue pair") && has(text, "to rank 1") && has(text, "Invalid argument"));
   fresh().devices[0].attr.max_qp_wr = 64;
   mknet_desc d;
@@ -317,12 +317,14 @@ TEST(verbs_V55_flushes_are_not_the_cause) {
 
 TEST(verbs_V62_V64_lost_completion_has_a_deadline) {
   fresh();
-  const std::string text = provoke([](fake::Settings& s) { s.lose = true; }, [](mknet_desc& d) { d.timeout_ns = kSecond / 10; });
+  const std::string text = provoke([](fake::Settings& s) { s.lose = true; }, [](mknet_desc& d) {
+    if (d.rank == 0) d.timeout_ns = kSecond / 10;
+  });
   CHECK(has(text, "is not complete after") && has(text, "to rank 1 over fake0"));
 }
 
 TEST(verbs_V77_V80_every_verb_that_fails_is_seen) {
-  for (const char* call : {"post_send", "poll_cq"}) {
+  for (const char* call : {"post_send fake0", "poll_cq fake0"}) {  // rank 0's: without a device, whichever proxy is first meets it
     fresh();
     CHECK(has(provoke([&](fake::Settings& s) { s.fail[call] = EIO; }), "fake0"));
   }

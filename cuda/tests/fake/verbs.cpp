@@ -45,6 +45,12 @@ int ordered(const std::string& function) {
   return errno = e;
 }
 
+int ordered(const std::string& function, const Context* c) {
+  if (settings().fail.empty()) return 0;
+  const int e = ordered(function);
+  return e != 0 ? e : ordered(function + " " + c->device->name);
+}
+
 void put(char* target, const char* source, uint64_t bytes, bool words) {
   if (!words) {
     memcpy(target, source, bytes);
@@ -210,7 +216,7 @@ int poll_cq(Cq* c, int n, Wc* out) {
     lock.lock();
   }
   if (cq->erred) ++seen().polls_after_error;
-  if (const int e = ordered("poll_cq")) return -e;
+  if (const int e = ordered("poll_cq", cq->context)) return -e;
   work_some();
   int found = 0;
   for (; found < n && !cq->entries.empty(); ++found) {
@@ -239,7 +245,7 @@ int post_send(Qp* q, SendWr* wr, SendWr** bad) {
     errno = e;
     return -1;
   };
-  if (const int e = ordered("post_send")) return refuse(e);
+  if (const int e = ordered("post_send", q->context)) return refuse(e);
   ++seen().posts;
   for (; wr != nullptr; wr = wr->next) {
     if (qp->state != kQpRts && qp->state != kQpError) {
@@ -274,7 +280,7 @@ int post_recv(Qp* q, RecvWr* wr, RecvWr** bad) {
   if (is_srd(q)) return srd_post_recv(q, wr, bad);
   auto* qp = static_cast<FakeQp*>(q);
   *bad = wr;
-  if (const int e = ordered("post_recv")) return e;
+  if (const int e = ordered("post_recv", q->context)) return e;
   if (qp->receives.size() >= qp->init.cap.max_recv_wr) return ENOMEM;
   if (!settings().no_receives) qp->receives.push_back(wr->wr_id);
   return 0;
@@ -439,7 +445,7 @@ Mr* ibv_reg_mr_iova2(Pd* pd, void* addr, size_t n, uint64_t, unsigned access) {
 Mr* ibv_reg_mr(Pd* pd, void* addr, size_t n, int access) { return ibv_reg_mr_iova2(pd, addr, n, reinterpret_cast<uint64_t>(addr), static_cast<unsigned>(access)); }
 Mr* ibv_reg_dmabuf_mr(Pd* pd, uint64_t offset, size_t n, uint64_t iova, int fd, int access) {
   std::lock_guard<std::mutex> lock(world().mutex);
-  if (ordered("reg_dmabuf_mr") != 0 || ordered(std::string("reg_dmabuf_mr ") + pd->context->device->name) != 0) return nullptr;
+  if (ordered("reg_dmabuf_mr", pd->context) != 0) return nullptr;
   if (settings().no_dma_buf) {
     errno = EOPNOTSUPP;
     return nullptr;
@@ -510,8 +516,7 @@ int ibv_modify_qp(Qp* q, QpAttr* a, int mask) {
     return 0;
   }
   const std::string step = target == kQpInit ? "INIT" : target == kQpRtr ? "RTR" : "RTS";
-  if (const int e = ordered(step)) return e;
-  if (const int e = ordered(step + " " + q->context->device->name)) return e;
+  if (const int e = ordered(step, q->context)) return e;
   if (target != qp->state + 1) return EINVAL;
   if (target == kQpInit) {
     if (mask != (kAttrState | kAttrPkey | kAttrPort | kAttrAccess)) return EINVAL;

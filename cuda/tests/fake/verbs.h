@@ -33,7 +33,7 @@ struct Settings {
   std::vector<DeviceSettings> devices;
   uint64_t seed = 1;
   bool slow = false;                  // work is done a little with each poll, in the order of a seed
-  std::map<std::string, int> fail;    // function, or function and device: errno of its next call
+  std::map<std::string, int> fail;    // function, or function and device: errno of its next call, whoever's that is
   int status = 0;                     // of the next send that is executed, if not 0
   bool lose = false;                  // sends are never completed
   bool negative = false;              // post_send tells errors as -1 and errno

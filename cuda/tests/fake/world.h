@@ -66,8 +66,9 @@ World& world();
 Settings& settings();
 Seen& seen();
 
-// The error that a test ordered for a function, once.
+// The error that a test ordered for a function, or for it on that device, once.
 int ordered(const std::string& function);
+int ordered(const std::string& function, const v::Context* c);
 
 inline const PortSettings& port_of(const v::Context* c, uint32_t number) { return static_cast<const FakeContext*>(c)->d->ports[number - 1]; }
 

@@ -232,6 +232,7 @@ const char* error_text(Cq*, int prov, const void*, char*, size_t) { return prov 
 CqOps cq_ops = {sizeof cq_ops, read_cq, nullptr, read_error, {}, error_text};
 
 int insert(Av*, const void* address, size_t count, uint64_t* out, uint64_t, void*) {
+  std::lock_guard<std::mutex> lock(control.mutex);
   if (const int r = failure("insert")) return r;
   memcpy(out, address, 8);
   return static_cast<int>(count);
@@ -245,6 +246,7 @@ const char* straddr(Av*, const void* address, char* text, size_t* length) {
 AvOps av_ops = {sizeof av_ops, insert, {}, straddr};
 
 int getname(Fid* f, void* address, size_t* bytes) {
+  std::lock_guard<std::mutex> lock(control.mutex);
   if (const int r = failure("getname")) return r;
   memcpy(address, &of<FakeEp>(f)->address, *bytes = 8);
   return 0;
@@ -380,6 +382,7 @@ EXPORT void fi_freeinfo(Info* i) {
   }
 }
 EXPORT int fi_getinfo(uint32_t, const char*, const char*, uint64_t, const Info* hints, Info** out) {
+  std::lock_guard<std::mutex> lock(control.mutex);
   if (const int r = failure("getinfo")) return r;
   Info** last = out;
   *out = nullptr;
