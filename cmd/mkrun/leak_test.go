@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
+	"github.com/mkrun/mkrun/internal/leaktest"
 )
 
 // A launcher that has run a job, well or badly, is left with no goroutine and no descriptor of it.
@@ -26,10 +26,12 @@ func TestLaunchLeaksNothing(t *testing.T) {
 	launch(0, "--nodes", "2", "--ppn", "2", "--", "echo", "hello")
 	launch(3, "--nodes", "2", "--", "sh", "-c", "exit 3")
 	launch(127, "--nodes", "2", "--", "no-such-program")
-	if after := descriptors(t); after > before {
+	if err := leaktest.Find(); err != nil {
+		t.Error(err)
+	}
+	if after := descriptors(t); after > before { // now that all who may close one have ended
 		t.Errorf("%d descriptors are open, %d were before", after, before)
 	}
-	goleak.VerifyNone(t)
 }
 
 func descriptors(t *testing.T) int {

@@ -16,9 +16,9 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"github.com/mkrun/mkrun/internal/leaktest"
 	"github.com/mkrun/mkrun/internal/stdio"
 )
 
@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 	if err := os.Setenv("GORACE", "atexit_sleep_ms=0"); err != nil {
 		panic(err)
 	}
-	goleak.VerifyTestMain(m)
+	leaktest.Main(m)
 }
 
 const markName = "KEEPER_TEST_MARK"

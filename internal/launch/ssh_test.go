@@ -14,12 +14,11 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
+	"github.com/mkrun/mkrun/internal/leaktest"
 	"github.com/mkrun/mkrun/internal/session"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // fakeSSH is a program that behaves like ssh to hosts of which each has a fault of its own; it keeps count of how often
 // a host was tried in DIR/HOST.

@@ -9,15 +9,14 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/mkrun/mkrun/internal/engine"
 	"github.com/mkrun/mkrun/internal/engine/cpu"
 	"github.com/mkrun/mkrun/internal/engine/enginetest"
+	"github.com/mkrun/mkrun/internal/leaktest"
 	"github.com/mkrun/mkrun/internal/plan"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 func testSpec(s plan.Shape, ppn ...int) RunSpec {
 	return RunSpec{

@@ -10,10 +10,10 @@ import (
 	"sync"
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/mkrun/mkrun/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 func TestMapping(t *testing.T) {
 	cyclic := make([]int, 4096) // ranks 0 .. 4095 over 64 nodes in turns

@@ -14,10 +14,11 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
-	"go.uber.org/goleak"
+
+	"github.com/mkrun/mkrun/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 

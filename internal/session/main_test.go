@@ -7,12 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
+	"github.com/mkrun/mkrun/internal/leaktest"
 	pb "github.com/mkrun/mkrun/internal/session/sessionpb"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 const testJob = "j-test"
 

@@ -15,8 +15,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
+
+	"github.com/mkrun/mkrun/internal/leaktest"
 )
 
 // The test binary also plays a launcher whose reader went away.
@@ -31,7 +32,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(7)
 	}
-	goleak.VerifyTestMain(m)
+	leaktest.Main(m)
 }
 
 type frame struct {

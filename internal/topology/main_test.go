@@ -4,12 +4,12 @@ import (
 	"os"
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/mkrun/mkrun/internal/leaktest"
 )
 
 func TestMain(m *testing.M) {
 	for _, name := range settingsThatDecide { // of the machine that runs the tests
 		_ = os.Unsetenv(name)
 	}
-	goleak.VerifyTestMain(m)
+	leaktest.Main(m)
 }

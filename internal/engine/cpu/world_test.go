@@ -9,16 +9,16 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"gonum.org/v1/gonum/blas"
 	"gonum.org/v1/gonum/blas/gonum"
 
 	"github.com/mkrun/mkrun/internal/engine"
 	"github.com/mkrun/mkrun/internal/engine/enginetest"
+	"github.com/mkrun/mkrun/internal/leaktest"
 	"github.com/mkrun/mkrun/internal/plan"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // job is a world of ranks in this process.
 type job struct {

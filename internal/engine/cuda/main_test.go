@@ -5,9 +5,8 @@ import (
 	"os"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/mkrun/mkrun/internal/engine/cuda/cudatest"
+	"github.com/mkrun/mkrun/internal/leaktest"
 )
 
 // hostlib is the data plane on host memory.
@@ -25,7 +24,7 @@ func TestMain(m *testing.M) {
 	code := m.Run()
 	_ = os.RemoveAll(dir)
 	if code == 0 {
-		if err := goleak.Find(); err != nil {
+		if err := leaktest.Find(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			code = 1
 		}
