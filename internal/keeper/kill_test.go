@@ -44,8 +44,10 @@ func TestMarkedFindsTheTree(t *testing.T) {
 	c, m := newCollector(), mark()
 	g := start(t, c, shell(0, tree, m))
 	c.await(0, treeUp...)
-	if n := len(marked(t, m)); n < 4 {
-		t.Errorf("found %d processes, want the rank, its child, its session and its daemon", n)
+	// The rank, its child, its session and its daemon. One that is being replaced by another program has no environment for
+	// that moment; the test's time-out bounds the wait.
+	for len(marked(t, m)) < 4 {
+		runtime.Gosched()
 	}
 	g.Kill()
 	if err := g.Wait(); err != nil {

@@ -17,7 +17,7 @@ import (
 const (
 	freezeLimit = 500 * time.Millisecond // after which what does not stop is killed unfrozen,
 	freezeLooks = 10                     // but not before so many looks: a keeper that the machine gives no time has not tried yet
-	killLimit   = 5 * time.Second        // after which what does not die is reported
+	killLimit   = 5 * time.Second        // after which, if none has gone since, what does not die is reported
 	sweepPause  = time.Millisecond       // between looks at the process table
 	chaseRounds = 100                    // after each other, before the next of those
 )
@@ -95,11 +95,15 @@ func (s sweeper) run() (left []Process, err error) {
 		s.signal(moving, syscall.SIGSTOP)
 		time.Sleep(sweepPause)
 	}
+	least := 0
 	for start = time.Now(); ; time.Sleep(sweepPause) {
 		s.chase(syscall.SIGKILL)
 		found, err := s.look()
 		if err != nil || len(found) == 0 {
 			return nil, err
+		}
+		if least == 0 || len(found) < least {
+			least, start = len(found), time.Now()
 		}
 		s.signal(found, syscall.SIGKILL)
 		s.reap(s.children(found))
