@@ -15,18 +15,25 @@ import (
 // joinBed is where the nodes of a joined launch meet: a secret, and an address of this host that is free.
 type joinBed struct{ secret, at string }
 
+// joinPort is the port of the next one. Neither does the kernel give such a port to those that ask for any, which tests of other
+// packages do at the same time, nor mkrun to a job.
+var joinPort = 15000 + os.Getpid()%4000
+
 func newJoinBed(t *testing.T) joinBed {
 	t.Helper()
 	secret := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(secret, []byte(strings.Repeat("5a", 32)+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 100 {
+		joinPort++
+		if listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", joinPort)); err == nil {
+			defer func() { _ = listener.Close() }()
+			return joinBed{secret, listener.Addr().String()}
+		}
 	}
-	defer func() { _ = listener.Close() }()
-	return joinBed{secret, listener.Addr().String()}
+	t.Fatalf("none of the ports to %d is free", joinPort)
+	return joinBed{}
 }
 
 // joined is one node's mkrun.

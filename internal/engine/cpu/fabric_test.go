@@ -281,9 +281,9 @@ func TestFabricTellsWhichWayFailed(t *testing.T) {
 	needLibrary(t)
 	err := openFails(t, agGemm(t, 1, 1, 1), false, func(_ int, cfg *engine.Config) {
 		cfg.Net = engine.Net{Backend: "emu", Latency: time.Hour}
-		cfg.WaitTimeout = 2 * time.Second
+		cfg.WaitTimeout = 6 * time.Second // a quarter of which, on a busy machine too, is enough to be first
 	})
-	if err == nil || !strings.Contains(err.Error(), "the probe to rank 1 over emu 0 (process ") || !strings.Contains(err.Error(), ") is not complete after 1.5") {
+	if err == nil || !strings.Contains(err.Error(), "the probe to rank 1 over emu 0 (process ") || !strings.Contains(err.Error(), ") is not complete after ") {
 		t.Errorf("ranks said: %v", err)
 	}
 }
