@@ -7,6 +7,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/mkrun/mkrun/internal/count"
 	"github.com/mkrun/mkrun/internal/launch"
 	"github.com/mkrun/mkrun/internal/plan"
 	"github.com/mkrun/mkrun/internal/report"
@@ -20,7 +21,7 @@ func dryRun(ctx context.Context, w io.Writer, job *launch.Job) error {
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "nothing was started. %s on %s would run, in %s:\n  %s\n\n",
-		countOf(job.World.Size(), "rank"), countOf(job.World.Nodes(), "node"), job.Dir, quoted(job.Argv))
+		count.Of(job.World.Size(), "rank"), count.Of(job.World.Nodes(), "node"), job.Dir, quoted(job.Argv))
 	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "RANK\tNODE\tHOST\tADDRESS\tLOCAL RANK\tGPU\tCPUS\tNICS")
 	for rank := range job.World.Size() {
@@ -104,12 +105,4 @@ func quoted(argv []string) string {
 
 func reportWorld(w plan.World) report.World {
 	return report.World{Nodes: w.Nodes(), PPN: report.PPN(w.PPN), Size: w.Size()}
-}
-
-// countOf is a number of things as people write it.
-func countOf(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }

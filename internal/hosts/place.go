@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/mkrun/mkrun/internal/count"
 )
 
 // MapBy is the order in which ranks are dealt to hosts.
@@ -68,14 +70,6 @@ type CapacityError struct{ msg string }
 
 func (e *CapacityError) Error() string { return e.msg }
 
-// countOf is a number of things as people write it.
-func countOf(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
-}
-
 // haveRoom says whose room is meant.
 func haveRoom(hosts int) string {
 	if hosts == 1 {
@@ -102,7 +96,7 @@ func Place(pool []Host, c Counts) (Placement, error) {
 		case c.PPN != nil:
 			room[i] = c.PPN[min(i, len(c.PPN)-1)]
 			if h.Slots > 0 && room[i] > h.Slots {
-				return Placement{}, &CapacityError{fmt.Sprintf("--ppn %d: %s has %s", room[i], h.Name, countOf(h.Slots, "slot"))}
+				return Placement{}, &CapacityError{fmt.Sprintf("--ppn %d: %s has %s", room[i], h.Name, count.Of(h.Slots, "slot"))}
 			}
 		case h.Slots > 0:
 			room[i] = h.Slots
@@ -118,7 +112,7 @@ func Place(pool []Host, c Counts) (Placement, error) {
 	case n == 0:
 		n = total
 	case n > total:
-		return Placement{}, &CapacityError{fmt.Sprintf("-n %d: %s for %s", n, haveRoom(len(pool)), countOf(total, "rank"))}
+		return Placement{}, &CapacityError{fmt.Sprintf("-n %d: %s for %s", n, haveRoom(len(pool)), count.Of(total, "rank"))}
 	}
 	if n > MaxRanks {
 		return Placement{}, &CapacityError{fmt.Sprintf("%d ranks: at most %d can be started", n, MaxRanks)}

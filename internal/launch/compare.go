@@ -3,6 +3,7 @@ package launch
 import (
 	"fmt"
 
+	"github.com/mkrun/mkrun/internal/count"
 	"github.com/mkrun/mkrun/internal/doctor"
 	"github.com/mkrun/mkrun/internal/topology"
 )
@@ -48,7 +49,7 @@ func (m *machine) topologyChecks() []Check {
 	if checks == nil && len(machines) > 1 {
 		rails := "no rails"
 		if n := len(topology.Rails(evals)); n > 0 {
-			rails = countOf(n, "rail") + " that match"
+			rails = count.Of(n, "rail") + " that match"
 		}
 		return all(doctor.OK, fmt.Sprintf("%d machines alike, %s", len(machines), rails), "")
 	}

@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"github.com/mkrun/mkrun/internal/count"
 	"github.com/mkrun/mkrun/internal/keeper"
 	pb "github.com/mkrun/mkrun/internal/session/sessionpb"
 )
@@ -22,7 +23,7 @@ func (j *Job) checkOpenFiles() error {
 			agents++
 		}
 	}
-	return keeper.CheckOpenFiles(filesPerAgent*agents, countOf(agents, "agent"))
+	return keeper.CheckOpenFiles(filesPerAgent*agents, count.Of(agents, "agent"))
 }
 
 // checkOpenFiles refuses ranks for which this process, their agent, may not open enough files.
@@ -39,5 +40,5 @@ func (c *crew) checkOpenFiles(ranks []*pb.RankSpec, outputs bool) error {
 			}
 		}
 	}
-	return keeper.CheckOpenFiles(files, countOf(len(ranks), "rank"))
+	return keeper.CheckOpenFiles(files, count.Of(len(ranks), "rank"))
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/mkrun/mkrun/internal/count"
 	"github.com/mkrun/mkrun/internal/keeper"
 	pb "github.com/mkrun/mkrun/internal/session/sessionpb"
 	"github.com/mkrun/mkrun/internal/topology"
@@ -300,24 +301,17 @@ func shareCores(seats []seat, siblings func(cpu int) topology.CPUSet) (notices [
 	for list, members := range groups {
 		cores := coresOf(seats[members[0]].cpus, siblings)
 		if len(cores) < len(members) {
-			notices = append(notices, fmt.Sprintf("%d ranks on CPUs %s with %s: each may use all of them", len(members), list, countOf(len(cores), "core")))
+			notices = append(notices, fmt.Sprintf("%d ranks on CPUs %s with %s: each may use all of them", len(members), list, count.Of(len(cores), "core")))
 			continue
 		}
 		for k, i := range members {
 			own := cores[k*len(cores)/len(members) : (k+1)*len(cores)/len(members)]
 			seats[i].cpus = slices.Sorted(slices.Values(slices.Concat(own...)))
-			seats[i].why += fmt.Sprintf(", %d of their %s", len(own), countOf(len(cores), "core"))
+			seats[i].why += fmt.Sprintf(", %d of their %s", len(own), count.Of(len(cores), "core"))
 		}
 	}
 	slices.Sort(notices)
 	return notices
-}
-
-func countOf(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // coresOf groups CPUs that are threads of one core.

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/mkrun/mkrun/internal/count"
 	"github.com/mkrun/mkrun/internal/doctor"
 	pb "github.com/mkrun/mkrun/internal/session/sessionpb"
 	"github.com/mkrun/mkrun/internal/stdio"
@@ -195,7 +196,7 @@ func (m *machine) echoed(node int, r *checkReport) {
 			"UDP does not reach "+strings.Join(lost, ", "), "let UDP pass between the nodes; without it the heartbeat alone watches them"))
 	case len(r.Echoes) > 0:
 		m.preflight.checks = append(m.preflight.checks, m.checkOf(node, "udp", doctor.OK,
-			fmt.Sprintf("UDP to %s and back in %.1f ms at most", countOf(len(r.Echoes), "node"), slowest), ""))
+			fmt.Sprintf("UDP to %s and back in %.1f ms at most", count.Of(len(r.Echoes), "node"), slowest), ""))
 	}
 }
 

@@ -7,19 +7,21 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+
+	"github.com/mkrun/mkrun/internal/count"
 )
 
 // WriteTable writes the result of an operator for people: one row per rank and a total.
 func (d *Document) WriteTable(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s  M=%d N=%d K=%d %s  %s, %s  engine %s, net %s\n",
-		d.Operator, d.Shape.M, d.Shape.N, d.Shape.K, d.DType, count(d.World.Nodes, "node"), count(d.World.Size, "rank"), d.Engine, d.Net)
+		d.Operator, d.Shape.M, d.Shape.N, d.Shape.K, d.DType, count.Of(d.World.Nodes, "node"), count.Of(d.World.Size, "rank"), d.Engine, d.Net)
 	if d.NetWhy != "" {
 		fmt.Fprintf(&b, "net %s: %s\n", d.Net, d.NetWhy)
 	}
 	if d.Plan != nil {
 		fmt.Fprintf(&b, "plan: %s, %s, %s, verified   config: %s   started in %.0f ms\n",
-			count(d.Plan.Transfers, "transfer"), count(d.Plan.Segments, "segment"), count(d.Plan.Flags, "flag"), d.Config.Source, d.StartMS)
+			count.Of(d.Plan.Transfers, "transfer"), count.Of(d.Plan.Segments, "segment"), count.Of(d.Plan.Flags, "flag"), d.Config.Source, d.StartMS)
 	}
 	b.WriteByte('\n')
 	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -99,14 +101,6 @@ func ran(s Status, checked bool) string {
 		return "RAN"
 	}
 	return strings.ToUpper(string(s))
-}
-
-// count writes a number of things in the right number.
-func count(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // Size writes a number of bytes in units of 1024, with three significant digits.

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/mkrun/mkrun/internal/count"
 	"github.com/mkrun/mkrun/internal/dataplane"
 	"github.com/mkrun/mkrun/internal/engine"
 	"github.com/mkrun/mkrun/internal/engine/cuda"
@@ -130,7 +131,7 @@ func (r Request) chooseRemote() (chosen, error) {
 			}
 		}
 		if len(wanted) < ranks && !r.CUDA.ShareGPUs {
-			return chosen{}, fmt.Errorf("%s and --gpus names %s: name one for each, or let them share with --share-gpus", count(ranks, "rank"), count(len(wanted), "GPU"))
+			return chosen{}, fmt.Errorf("%s and --gpus names %s: name one for each, or let them share with --share-gpus", count.Of(ranks, "rank"), count.Of(len(wanted), "GPU"))
 		}
 		for local := range ranks {
 			at := local
@@ -217,14 +218,6 @@ func describeSeats(seats []cuda.Seat) string {
 	return text
 }
 
-// count writes a number of things in the right number.
-func count(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
-}
-
 // hasMPS reports whether CUDA's multi-process service, with which kernels of several processes run side by side, was
 // started here: its control pipe is there.
 func hasMPS() bool {
@@ -257,7 +250,7 @@ func (c *chosen) checkDeviceMemory(spec operator.RunSpec, p *plan.Plan) error {
 	for _, s := range c.seats {
 		if d := s.Device; d != nil && need[d] > float64(d.Bytes) {
 			return fmt.Errorf("not enough GPU memory: M=%d N=%d K=%d needs %.1f GiB for %s on %v, which has %.1f GiB",
-				spec.Shape.M, spec.Shape.N, spec.Shape.K, need[d]/(1<<30), count(ranks[d], "rank"), *d, float64(d.Bytes)/(1<<30))
+				spec.Shape.M, spec.Shape.N, spec.Shape.K, need[d]/(1<<30), count.Of(ranks[d], "rank"), *d, float64(d.Bytes)/(1<<30))
 		}
 	}
 	return nil

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/mkrun/mkrun/internal/count"
 )
 
 // Severity of a finding.
@@ -102,7 +104,7 @@ func (c *checkup) selfLinks() {
 	for i := range n.GPUs {
 		for _, l := range n.GPUs[i].Links {
 			if l.Peer == PeerSelf {
-				c.add(Degraded, "nvlink-self", fmt.Sprintf("GPU%d", n.GPUs[i].Index), do, "%s end at the GPU itself: %s, peers are not found", count(l.Count, "link"), what)
+				c.add(Degraded, "nvlink-self", fmt.Sprintf("GPU%d", n.GPUs[i].Index), do, "%s end at the GPU itself: %s, peers are not found", count.Of(l.Count, "link"), what)
 			}
 		}
 	}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/mkrun/mkrun/internal/count"
 )
 
 // column is one or several NICs that are equally far from every GPU.
@@ -256,7 +258,7 @@ func (e *Eval) Title(s Style) string {
 			rails++
 		}
 	}
-	parts = append(parts, count(rails, "rail")+" of "+count(len(n.NICs), "NIC"))
+	parts = append(parts, count.Of(rails, "rail")+" of "+count.Of(len(n.NICs), "NIC"))
 	cpus := 0
 	for _, m := range n.NUMA {
 		if m.HasCPU {
@@ -264,7 +266,7 @@ func (e *Eval) Title(s Style) string {
 		}
 	}
 	if cpus > 0 {
-		parts = append(parts, count(cpus, "NUMA node")+" with CPUs")
+		parts = append(parts, count.Of(cpus, "NUMA node")+" with CPUs")
 	}
 	if n.Virtual {
 		parts = append(parts, "virtual: distances may be the hypervisor's invention")

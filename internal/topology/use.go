@@ -5,6 +5,8 @@ import (
 	"math/bits"
 	"slices"
 	"strings"
+
+	"github.com/mkrun/mkrun/internal/count"
 )
 
 // Use says which NICs a GPU takes, and which rule decided.
@@ -105,13 +107,6 @@ func (e *Eval) neighbours(uses []Use) {
 	}
 }
 
-func count(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
-}
-
 // fastest keeps, among equally near NICs, those with the highest rate.
 func (e *Eval) fastest(nics []int) []int {
 	best := 0
@@ -139,9 +134,9 @@ func (e *Eval) share(u *Use, i, n int) {
 		u.NICs, u.Rule = nics, "the only nearest rail"
 	case l < n:
 		u.NICs = nics[i*l/n : i*l/n+1]
-		u.Rule = fmt.Sprintf("%d GPUs share %s: number %d of them by position takes number %d", n, count(l, "rail"), i, i*l/n)
+		u.Rule = fmt.Sprintf("%d GPUs share %s: number %d of them by position takes number %d", n, count.Of(l, "rail"), i, i*l/n)
 	case n == 1:
-		u.NICs, u.Rule = nics, fmt.Sprintf("all %s nearest to it", count(l, "rail"))
+		u.NICs, u.Rule = nics, fmt.Sprintf("all %s nearest to it", count.Of(l, "rail"))
 	default:
 		u.NICs = nics[i*l/n : (i+1)*l/n]
 		first, last := i*l/n, (i+1)*l/n-1

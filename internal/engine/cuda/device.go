@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/mkrun/mkrun/internal/count"
 )
 
 // Device is a GPU that this process sees.
@@ -88,7 +90,7 @@ func Assign(devices []Device, wanted []string, ranks int, share bool) ([]Seat, e
 	case len(seats) == 0:
 		return nil, fmt.Errorf("the driver shows no GPU to this process")
 	case ranks > len(seats) && !share:
-		return nil, fmt.Errorf("%d ranks on %s: give each rank a GPU of its own, or let them share with --share-gpus (slow without MPS)", ranks, count(len(seats), "GPU"))
+		return nil, fmt.Errorf("%d ranks on %s: give each rank a GPU of its own, or let them share with --share-gpus (slow without MPS)", ranks, count.Of(len(seats), "GPU"))
 	}
 	taken := make([]Seat, ranks)
 	for i := range taken {
@@ -101,14 +103,6 @@ func Assign(devices []Device, wanted []string, ranks int, share bool) ([]Seat, e
 	return taken, nil
 }
 
-// count writes a number of things in the right number.
-func count(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
-}
-
 // find is the seat that one word of --gpus names.
 func find(devices []Device, word string) (Seat, error) {
 	if strings.HasPrefix(word, "MIG-") {
@@ -116,7 +110,7 @@ func find(devices []Device, word string) (Seat, error) {
 	}
 	if n, err := strconv.Atoi(word); err == nil {
 		if n < 0 || n >= len(devices) {
-			return Seat{}, fmt.Errorf("--gpus: there is no GPU %d; this process sees %s", n, count(len(devices), "GPU"))
+			return Seat{}, fmt.Errorf("--gpus: there is no GPU %d; this process sees %s", n, count.Of(len(devices), "GPU"))
 		}
 		return Seat{Name: devices[n].UUID, Device: &devices[n]}, nil
 	}
