@@ -13,6 +13,8 @@
 //   - If agent and keeper are killed at the same instant, the ranks die with the keeper (PDEATHSIG), but what they
 //     started falls to the next subreaper above. A launcher on the same host that is one can KillDescendants; init
 //     does not. The keeper's name differs from the agent's, so that killing by name does not hit both.
+//   - If the keeper is killed while the agent is stopped, the same goes for what the ranks had started, until the agent
+//     goes on. (A stopped keeper goes on when the agent is killed.)
 //   - Processes of another user (set-user-ID programs), or stuck in the kernel, cannot be killed; Wait names them.
 //     Such programs also lose PDEATHSIG.
 //   - A process that asks another service to start something (at, systemd-run, a container daemon) has no

@@ -160,6 +160,26 @@ func TestP16P17AgentKilled(t *testing.T) {
 	}
 }
 
+// A keeper that was stopped is the only one who can end the ranks of an agent that was killed.
+func TestP16StoppedKeeperGoesOnWhenItsAgentIsKilled(t *testing.T) {
+	m := mark()
+	agent, keeper, _ := agentProcess(t, m, tree)
+	gone := whenGone(t, append(marked(t, m), keeper)...)
+	if err := syscall.Kill(keeper, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	for p, _ := readProcess(keeper); !p.stopped(); p, _ = readProcess(keeper) { // the test's time-out bounds it
+		runtime.Gosched()
+	}
+	_ = agent.Process.Kill()
+	gone()
+	_ = agent.Wait()
+	noneMarked(t, m)
+	if left, err := KillDescendants(); err != nil || len(left) > 0 { // reaps the keeper
+		t.Error(left, err)
+	}
+}
+
 func TestRanksGetAbortGraceWhenTheAgentDies(t *testing.T) {
 	m, file := mark(), t.TempDir()+"/bye"
 	script := `setsid sh -c 'trap "" TERM; echo daemon; exec sleep 1000' &
@@ -222,9 +242,9 @@ func TestAgentAndKeeperKilledAtOnce(t *testing.T) {
 	agent, keeper, rank := agentProcess(t, m, tree)
 	gone := whenGone(t, agent.Process.Pid, keeper, rank)
 	all := whenGone(t, marked(t, m)...)
-	_ = syscall.Kill(keeper, syscall.SIGSTOP) // so that it cannot act first
-	_ = agent.Process.Kill()
+	_ = agent.Process.Signal(syscall.SIGSTOP) // so that it cannot act first
 	_ = syscall.Kill(keeper, syscall.SIGKILL)
+	_ = agent.Process.Kill()
 	gone()
 	_ = agent.Wait()
 	if left, err := KillDescendants(); err != nil || len(left) > 0 {

@@ -69,8 +69,10 @@ func (s *Spare) launch(self string) error {
 		Args:       []string{ProcessName, CommandName},
 		Stderr:     os.Stderr,
 		ExtraFiles: []*os.File{theirs},
-		// A session of its own: see the package comment. It also keeps the terminal's signals away from ranks.
-		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
+		// A session of its own: see the package comment. It also keeps the terminal's signals away from ranks. A keeper that
+		// somebody stopped goes on when its agent is gone, since nobody else is left to end the ranks; to any other SIGCONT
+		// means nothing.
+		SysProcAttr: &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGCONT},
 	}
 	keepers.Lock()
 	defer keepers.Unlock()
