@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -84,38 +83,6 @@ func (f *hostFlags) addPool(cmd *cobra.Command) {
 
 // counted reports whether the user said how many ranks there are to be.
 func (f *hostFlags) counted() bool { return f.ppnGiven() || f.n > 0 }
-
-// tellUnused says that a job of a batch system has more than what is used without a word about hosts.
-func (f *hostFlags) tellUnused() {
-	if f.nodesGiven() {
-		return
-	}
-	pool, err := hosts.FromBatch(os.LookupEnv, true)
-	if err != nil {
-		return // in no such job, or one that says nothing
-	}
-	slots := 0
-	for _, h := range pool {
-		slots += max(h.Slots, 1)
-	}
-	if len(pool) > 1 || slots > 1 && !f.counted() {
-		fmt.Fprintf(f.stderr(), "mkrun: only this host is used; the job of the batch system that this is in has hosts: %d, slots: %d; --batch takes them\n", len(pool), slots)
-	}
-}
-
-// allSlurms reports whether all hosts are nodes of the Slurm job that this is in, so that srun reaches them, and nothing
-// asks for ssh.
-func (f *hostFlags) allSlurms(list []hosts.Host) bool {
-	nodes, err := hosts.FromSlurm(os.Getenv("SLURM_JOB_NODELIST"), "")
-	if err != nil || f.copySelf || f.head != "here" {
-		return false
-	}
-	names := map[string]bool{}
-	for _, n := range nodes {
-		names[n.Name] = true
-	}
-	return !slices.ContainsFunc(list, func(h hosts.Host) bool { return h.User != "" || !names[h.Name] })
-}
 
 // named reports whether hosts were named.
 func (f *hostFlags) named() bool { return f.list != "" || f.file != "" || f.batch || f.join.file != "" }
@@ -248,6 +215,9 @@ func (f *hostFlags) place(ctx context.Context, world *worldFlags, job *launch.Jo
 	if f.join.file != "" {
 		job.Hosts[0].By = launch.ReachLocal
 	}
+	if err == nil && reach == launch.ReachAuto {
+		f.tellStrangers(placed.Hosts, job.Hosts)
+	}
 	if err == nil {
 		err = f.placeHead(reach, job)
 	}
@@ -302,7 +272,8 @@ func (f *hostFlags) ways(reach *launch.Reach, list []hosts.Host, job *launch.Job
 	}
 	switch *reach {
 	case launch.ReachAuto:
-		if _, slurm := os.LookupEnv("SLURM_JOB_ID"); slurm && (f.batch || f.allSlurms(list)) {
+		strangers, known := f.slurms(list)
+		if _, slurm := os.LookupEnv("SLURM_JOB_ID"); slurm && f.batch || known && len(strangers) == 0 {
 			*reach = launch.ReachSrun
 		}
 	case launch.ReachSrun:
