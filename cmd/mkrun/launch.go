@@ -175,7 +175,7 @@ func (f *launchFlags) add(cmd *cobra.Command) {
 	fs.BoolVar(&f.keepGoing, "keep-going", false, "let the other ranks go on when one fails; the job ends with the first failure's status")
 	fs.DurationVar(&f.lonely, "wait-after-exit", 0, "end the job if ranks still run this long after one has ended with status 0 (0: wait)")
 	fs.StringVar(&f.stdin, "stdin", "none", "which ranks read what mkrun launch reads: none, all or the number of one; the others read nothing")
-	fs.IntVar(&f.restarts, "max-restarts", 0, "start all ranks again this many times after one has failed, with MKRUN_RESTART_COUNT raised by one")
+	fs.IntVar(&f.restarts, "max-restarts", 0, "start all ranks again this many times after one has failed, with MKRUN_RESTART_COUNT raised by one; at once, then after pauses of 1s, 2s, ... 30s")
 	fs.StringVar(&f.onlyRank, "only-rank", "", "show the output of these ranks only, as in 0,4-7")
 	fs.StringVar(&f.tag, "tag", "rank", "what is in front of the ranks' output lines: rank, host or none")
 	fs.BoolVar(&f.timestamps, "timestamps", false, "put the time at which a line was written in front of it")

@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"slices"
 	"syscall"
 	"time"
 )
@@ -29,4 +30,27 @@ func (e *endings) add(s syscall.Signal, at time.Time) bool {
 	e.count++
 	e.at = at
 	return true
+}
+
+// gatherFor is how long a signal that ends nothing waits until it is passed on. Equal ones that come meanwhile are one, as for
+// a process that has not been given the first yet: whoever signals a process and its group (timeout -s USR1) sends two.
+// One that comes later is passed on, also if the ranks were given the first just now, since it may be news.
+const gatherFor = 50 * time.Millisecond
+
+// gathered are signals that wait to be passed on, each once, in the order in which they came first.
+type gathered []syscall.Signal
+
+// add takes in a signal, and reports whether it is the first that waits.
+func (g *gathered) add(s syscall.Signal) (first bool) {
+	first = len(*g) == 0
+	if !slices.Contains(*g, s) {
+		*g = append(*g, s)
+	}
+	return first
+}
+
+func (g *gathered) take() []syscall.Signal {
+	all := *g
+	*g = nil
+	return all
 }

@@ -46,6 +46,7 @@ type Event struct {
 	Reason     string   `json:"reason,omitempty"`       // node_lost, restart, job_end
 	LastLines  []string `json:"last_lines,omitempty"`   // restart, job_end: of the failed rank's stderr
 	ExitStatus *int     `json:"exit_status,omitempty"`  // job_end: mkrun's
+	Wait       float64  `json:"wait_seconds,omitempty"` // restart: before the ranks are started again
 }
 
 // eventLog writes events as lines of JSON. A nil log writes nothing.
@@ -98,12 +99,13 @@ func (l *eventLog) lackLocked(err error) {
 	}
 }
 
-// next begins another generation, because of a failure.
-func (l *eventLog) next(cause *pb.Cause) {
+// next begins another generation, because of a failure, after a pause.
+func (l *eventLog) next(cause *pb.Cause, pause time.Duration) {
 	if l == nil {
 		return
 	}
 	e := causeEvent("restart", cause)
+	e.Wait = pause.Seconds()
 	l.write(e)
 	l.mu.Lock()
 	l.generation++

@@ -161,17 +161,6 @@ func (l *launcher) waiting() string {
 	return l.job.inUserNumbers(text)
 }
 
-// restart starts the ranks again, of which one has failed and all have ended.
-func (l *launcher) restart() {
-	l.giveUp = nil
-	cause := l.machine.cause
-	cause.Rank = int32(l.job.Number(int(cause.GetRank())))
-	l.events.next(cause)
-	l.opts.Output.generationEnded()
-	fmt.Fprintf(l.notices, "%s\nmkrun: starting all ranks again (restart %d of %d)\n", CauseText(cause), l.machine.restarts()+1, l.job.MaxRestarts)
-	l.order(l.machine.restart())
-}
-
 // tellChecks says what was found on the nodes before any rank was started.
 func (l *launcher) tellChecks() {
 	for _, c := range l.machine.preflight.checks {

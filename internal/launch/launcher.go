@@ -16,29 +16,32 @@ import (
 )
 
 type launcher struct {
-	job     *Job
-	opts    Options
-	machine *machine
-	secret  session.Secret
-	head    *session.Head
-	agents  []*agentProcess // by node; nil if it was not started
-	came    chan arrival    // one for each node
-	gone    chan int        // nodes whose agent process has ended
-	starts  context.CancelFunc
-	by      map[Reach]starter
-	parents []string         // where the head is
-	relays  map[int][]string // where agents are that others report to
-	toldAll map[int]bool     // of those, by Slurm's common input
-	pending int              // nodes that have not arrived
-	events  *eventLog
-	notices io.Writer    // the user's
-	stdin   *stdinSource // nil: not read
-	started time.Duration
-	endings endings
-	told    bool             // a node was, by somebody else, of the job's end
-	timeout <-chan time.Time // --timeout
-	giveUp  <-chan time.Time // set once the job has to end
-	stopAt  <-chan time.Time // set once the user wants the job stopped (Ctrl-Z)
+	job      *Job
+	opts     Options
+	machine  *machine
+	secret   session.Secret
+	head     *session.Head
+	agents   []*agentProcess // by node; nil if it was not started
+	came     chan arrival    // one for each node
+	gone     chan int        // nodes whose agent process has ended
+	starts   context.CancelFunc
+	by       map[Reach]starter
+	parents  []string         // where the head is
+	relays   map[int][]string // where agents are that others report to
+	toldAll  map[int]bool     // of those, by Slurm's common input
+	pending  int              // nodes that have not arrived
+	events   *eventLog
+	notices  io.Writer    // the user's
+	stdin    *stdinSource // nil: not read
+	started  time.Duration
+	endings  endings
+	passing  gathered         // signals that are passed on
+	passAt   <-chan time.Time // when they are
+	restarts restarts
+	told     bool             // a node was, by somebody else, of the job's end
+	timeout  <-chan time.Time // --timeout
+	giveUp   <-chan time.Time // set once the job has to end
+	stopAt   <-chan time.Time // set once the user wants the job stopped (Ctrl-Z)
 }
 
 func newLauncher(job *Job, m *machine, opts Options) *launcher {
@@ -117,16 +120,14 @@ func (l *launcher) follow(ctx context.Context) {
 	}
 	done := ctx.Done()
 	for {
-		if l.machine.over() {
-			if l.endings.count > 0 || !l.machine.restartable() {
-				return
-			}
+		switch {
+		case !l.machine.over():
+		case l.restarts.at != nil && l.machine.cause == nil: // and not yet
+		case l.endings.count > 0 || l.restarts.at != nil || !l.machine.restartable():
+			return
+		default:
 			startTimer, grace, lonely = nil, nil, nil
-			if l.job.StartTimeout > 0 {
-				startTimer = time.After(l.job.StartTimeout)
-			}
-			l.restart()
-			continue
+			l.restartLater(time.Now())
 		}
 		var orders []order
 		select {
@@ -138,8 +139,11 @@ func (l *launcher) follow(ctx context.Context) {
 			if lonely == nil && l.job.WaitAfterExit > 0 && l.machine.someEndedWell() {
 				lonely = time.After(l.job.WaitAfterExit)
 			}
-			if l.machine.allStarted() {
+			if l.machine.allStarted() && !l.machine.pausing {
 				startTimer = nil
+				if l.restarts.running.IsZero() {
+					l.restarts.running = time.Now()
+				}
 				orders = append(orders, l.readStdin()...)
 			}
 		case now := <-tick:
@@ -154,6 +158,8 @@ func (l *launcher) follow(ctx context.Context) {
 			orders = l.agentGone(node)
 		case sig := <-l.opts.Signals:
 			orders = l.userSignal(sig, time.Now())
+		case <-l.passAt:
+			orders = l.passGathered()
 		case err := <-l.opts.Output.failed:
 			orders = l.machine.fail(outputCause(err))
 		case err := <-l.stdin.failures():
@@ -170,6 +176,11 @@ func (l *launcher) follow(ctx context.Context) {
 		case <-lonely:
 			orders = l.machine.fail(noPlace(pb.Cause_TIMEOUT, fmt.Sprintf(
 				"a rank ended %v ago, and others still run (--wait-after-exit):%s", l.job.WaitAfterExit, l.machine.states(time.Now())), stdio.StatusTimeout))
+		case <-l.restarts.at:
+			if l.job.StartTimeout > 0 {
+				startTimer = time.After(l.job.StartTimeout)
+			}
+			l.restart()
 		case <-grace:
 			orders = l.machine.abort()
 			l.giveUp = time.After(l.job.AbortGrace + endLimit)

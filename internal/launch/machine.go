@@ -34,7 +34,9 @@ type machine struct {
 	begun    bool      // the roster was sent
 	starting bool      // the nodes were told to start their ranks: what is said to them later reaches all ranks that live
 
-	kept       *pb.Cause // the first failure, of a job that goes on in spite of it
+	kept       *pb.Cause // a failure, of a job that goes on in spite of it
+	final      bool      // something happened after which nothing is started again
+	pausing    bool      // all ranks have ended, and will be started again
 	generation uint32
 	preflight  *preflight // nil: nothing was checked
 }
@@ -105,15 +107,18 @@ func (m *machine) restarts() int { return int(m.generation - firstGeneration) }
 // restartable reports whether the ranks, which have all ended, shall be started once more: one of them failed, all
 // agents are there, and the job has a restart left.
 func (m *machine) restartable() bool {
-	if m.cause == nil || m.restarts() >= m.job.MaxRestarts ||
-		m.cause.GetKind() != pb.Cause_RANK_EXIT && m.cause.GetKind() != pb.Cause_RANK_ABORT {
+	if m.cause == nil || m.final || m.restarts() >= m.job.MaxRestarts || !restartableKind(m.cause.GetKind()) {
 		return false
 	}
 	return !slices.ContainsFunc(m.nodes, func(n nodeState) bool { return n.lost || !n.joined })
 }
 
+// pause makes room for the next generation. What fails before that begins is why the job ends.
+func (m *machine) pause() { m.pausing, m.kept, m.cause, m.weight = true, m.cause, nil, 0 }
+
 // restart begins the next generation with the same agents.
 func (m *machine) restart() []order {
+	m.pausing, m.kept = false, nil
 	m.generation++
 	m.ranks = make([]rankState, m.job.World.Size())
 	for node := range m.nodes {
@@ -274,10 +279,11 @@ func (m *machine) abortRequested(node int, a *pb.AbortRequest) []order {
 
 // lost ends a node whose agent is gone. Its keeper has ended its ranks by itself.
 func (m *machine) lost(node int, why string) []order {
-	if m.nodes[node].over {
+	ended := m.nodes[node].over && !m.pausing
+	m.nodes[node].over, m.nodes[node].lost = true, true
+	if ended {
 		return nil
 	}
-	m.nodes[node].over, m.nodes[node].lost = true, true
 	return m.fail(m.nodeCause(pb.Cause_AGENT_LOST, node, "its agent is gone: "+why))
 }
 
@@ -297,6 +303,7 @@ const (
 func (m *machine) fail(c *pb.Cause) []order { return m.blame(c, certain) }
 
 func (m *machine) blame(c *pb.Cause, w weight) []order {
+	m.final = m.final || !restartableKind(c.GetKind())
 	if m.cause != nil {
 		if w > m.weight {
 			m.cause, m.weight = c, w

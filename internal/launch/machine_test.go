@@ -221,9 +221,18 @@ func TestWhatIsNotRestarted(t *testing.T) {
 	for name, fail := range map[string]func(m *machine){
 		"no restart left": func(m *machine) { m.job.MaxRestarts = 0; m.exited(0, &pb.RankExited{Rank: 0, ExitCode: 3}) },
 		"lost agent":      func(m *machine) { m.exited(0, &pb.RankExited{Rank: 0, ExitCode: 3}); m.lost(1, "cut off") },
-		"no program":      func(m *machine) { m.exited(0, &pb.RankExited{Rank: 0, ExitCode: 127, ExecError: "not there"}) },
-		"user":            func(m *machine) { m.interrupt(2) },
-		"time":            func(m *machine) { m.fail(noPlace(pb.Cause_TIMEOUT, "--timeout", 124)) },
+		"lost agent whose ranks had ended": func(m *machine) {
+			m.exited(0, &pb.RankExited{Rank: 0, ExitCode: 3})
+			m.nodeDone(1)
+			m.lost(1, "cut off")
+		},
+		"time, while ranks end": func(m *machine) {
+			m.exited(0, &pb.RankExited{Rank: 0, ExitCode: 3})
+			m.fail(noPlace(pb.Cause_TIMEOUT, "--timeout", 124))
+		},
+		"no program": func(m *machine) { m.exited(0, &pb.RankExited{Rank: 0, ExitCode: 127, ExecError: "not there"}) },
+		"user":       func(m *machine) { m.interrupt(2) },
+		"time":       func(m *machine) { m.fail(noPlace(pb.Cause_TIMEOUT, "--timeout", 124)) },
 	} {
 		m := testMachine(t, 1, 1)
 		m.job.MaxRestarts = 5

@@ -35,11 +35,36 @@ func ParseSignals(names []string) ([]syscall.Signal, error) {
 	return list, nil
 }
 
-// userSignal passes a signal on that came at a time. The first one that ends programs gives the ranks their grace, the
-// next one is SIGTERM to those that are left, the third SIGKILL.
+// userSignal takes in a signal that came at a time: one that means nothing to mkrun itself is passed on in a moment, others at
+// once, behind those.
 func (l *launcher) userSignal(sig os.Signal, at time.Time) []order {
 	s, ok := sig.(syscall.Signal)
-	if !ok || l.endsPrograms(s) && !l.endings.add(s, at) {
+	if !ok {
+		return nil
+	}
+	if s != syscall.SIGTSTP && s != syscall.SIGCONT && !l.endsPrograms(s) {
+		if l.passing.add(s) {
+			l.passAt = time.After(gatherFor)
+		}
+		return nil
+	}
+	return append(l.passGathered(), l.actOn(s, at)...)
+}
+
+// passGathered passes on what has come.
+func (l *launcher) passGathered() (orders []order) {
+	l.passAt = nil
+	for _, s := range l.passing.take() {
+		l.events.write(Event{Event: "signal", Signal: int(s)})
+		orders = append(orders, l.machine.signal(int(s))...)
+	}
+	return orders
+}
+
+// actOn acts on a signal that came at a time. The first one that ends programs gives the ranks their grace, the next one is
+// SIGTERM to those that are left, the third SIGKILL.
+func (l *launcher) actOn(s syscall.Signal, at time.Time) []order {
+	if l.endsPrograms(s) && !l.endings.add(s, at) {
 		return nil
 	}
 	l.events.write(Event{Event: "signal", Signal: int(s)})
@@ -52,30 +77,28 @@ func (l *launcher) userSignal(sig os.Signal, at time.Time) []order {
 	case s == syscall.SIGCONT:
 		l.stopAt = nil
 		return l.machine.signal(int(s))
-	case !l.endsPrograms(s):
-		return l.machine.signal(int(s))
 	}
 	switch {
 	case l.endings.count == 1 && l.told: // whoever signalled the nodes signals all
 		l.endings.first = syscall.SIGTERM
-		fmt.Fprintf(l.notices, "mkrun: %v: the job ends already (again: SIGKILL)\n", sig)
+		fmt.Fprintf(l.notices, "mkrun: %v: the job ends already (again: SIGKILL)\n", s)
 		return nil
 	case l.endings.count == 1:
 		if !l.machine.starting {
-			fmt.Fprintf(l.notices, "mkrun: %v: no rank was started yet; the job ends\n", sig)
+			fmt.Fprintf(l.notices, "mkrun: %v: no rank was started yet; the job ends\n", s)
 			return l.machine.interrupt(s)
 		}
 		next := "again: SIGTERM, a third time: SIGKILL"
 		if s == syscall.SIGTERM {
 			next = "again: SIGKILL"
 		}
-		fmt.Fprintf(l.notices, "mkrun: %v: %s (%s)\n", sig, l.machine.passedOn(), next)
+		fmt.Fprintf(l.notices, "mkrun: %v: %s (%s)\n", s, l.machine.passedOn(), next)
 		return l.machine.interrupt(s)
 	case l.endings.count == 2 && l.endings.first != syscall.SIGTERM && l.machine.starting:
-		fmt.Fprintf(l.notices, "mkrun: %v again: SIGTERM to %s\n", sig, l.machine.reached())
+		fmt.Fprintf(l.notices, "mkrun: %v again: SIGTERM to %s\n", s, l.machine.reached())
 		return l.machine.signal(int(syscall.SIGTERM))
 	}
-	fmt.Fprintf(l.notices, "mkrun: %v once more: SIGKILL to %s\n", sig, l.machine.reached())
+	fmt.Fprintf(l.notices, "mkrun: %v once more: SIGKILL to %s\n", s, l.machine.reached())
 	l.giveUp = time.After(killLimit)
 	return l.machine.kill()
 }

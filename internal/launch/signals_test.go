@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -128,6 +129,40 @@ func TestP37SameSignalTwiceAtOnceIsOneWish(t *testing.T) {
 				t.Errorf("it did %q, want %q", got, c.want)
 			}
 		})
+	}
+}
+
+// P38: who signals mkrun and its group with what ends nothing means it once, as for a process that the kernel has not given the
+// first yet. What ends the job comes behind it; a later one is another.
+func TestP38SignalsAreGatheredBeforeTheyArePassedOn(t *testing.T) {
+	m := testMachine(t, 1)
+	join(t, m)
+	l := newLauncher(m.job, m, Options{Forward: []syscall.Signal{syscall.SIGWINCH}})
+	l.notices = io.Discard
+	numbers := func(orders []order) (list []syscall.Signal) {
+		for _, o := range orders {
+			list = append(list, syscall.Signal(o.msg.GetSignal().GetNumber()))
+		}
+		return list
+	}
+	now := time.Unix(1000, 0)
+	for i, step := range []struct{ came, want []syscall.Signal }{
+		{[]syscall.Signal{syscall.SIGUSR1, syscall.SIGUSR1}, []syscall.Signal{syscall.SIGUSR1}},
+		{[]syscall.Signal{syscall.SIGUSR1}, []syscall.Signal{syscall.SIGUSR1}},
+		{[]syscall.Signal{syscall.SIGWINCH, syscall.SIGUSR2, syscall.SIGWINCH}, []syscall.Signal{syscall.SIGWINCH, syscall.SIGUSR2}},
+	} {
+		for _, s := range step.came {
+			if orders := l.userSignal(s, now); orders != nil || l.passAt == nil {
+				t.Errorf("step %d: orders %v at once", i, orders)
+			}
+		}
+		if got := numbers(l.passGathered()); !slices.Equal(got, step.want) || l.passAt != nil {
+			t.Errorf("step %d: passed on %v, want %v", i, got, step.want)
+		}
+	}
+	l.userSignal(syscall.SIGUSR1, now)
+	if got, want := numbers(l.userSignal(syscall.SIGTERM, now)), []syscall.Signal{syscall.SIGUSR1, syscall.SIGTERM}; !slices.Equal(got, want) || l.passAt != nil {
+		t.Errorf("passed on %v, want %v", got, want)
 	}
 }
 
