@@ -97,6 +97,7 @@ func (p *headPipe) serve(ctx context.Context, o headOrder, stderr io.Writer) hea
 		Output: NewOutput(headMux{p, window}, urgentWriter{p}, progress), Log: slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level})),
 		Verbose: o.Verbose, Signals: signals, Forward: o.Forward, Begin: time.Now().Add(-o.Elapsed), stays: true,
 		Stdin: input,
+		ended: window.close, // what the nodes' windows let through is all there will be, and the launcher's to wait with
 	}
 	if o.Events {
 		opts.Events = eventWriter{p}

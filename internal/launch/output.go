@@ -48,6 +48,7 @@ type Output struct {
 	line    string
 	taken   func(node int, generation uint32, bytes uint64)
 	closing bool
+	gaveUp  *unshownError // nil: nobody who waited for the end has
 	err     error
 	done    chan struct{}
 
@@ -300,12 +301,16 @@ type ending struct {
 }
 
 // end waits until all is shown, and returns the first error of writing. If it gives up before, the error is an
-// unshownError, and what is not shown never is.
+// unshownError, and what is not shown never is: nobody waits for that again.
 func (o *Output) end(e ending) error {
 	o.mu.Lock()
 	o.closing = true
 	o.changed.Broadcast()
+	gaveUp := o.gaveUp
 	o.mu.Unlock()
+	if gaveUp != nil {
+		return gaveUp
+	}
 	ticker := time.NewTicker(outputPatience)
 	defer ticker.Stop()
 	before := o.written.Load()
@@ -315,14 +320,14 @@ func (o *Output) end(e ending) error {
 			return o.err
 		case sig := <-e.signals:
 			if s, ok := sig.(syscall.Signal); ok && e.ends(s) {
-				return o.unshown(signalled(s))
+				return o.giveUp(signalled(s))
 			}
 		case <-e.late:
-			return o.unshown(errLate)
+			return o.giveUp(errLate)
 		case <-ticker.C:
 			now := o.written.Load()
 			if now == before && e.must {
-				return o.unshown(fmt.Errorf("for %v", outputPatience))
+				return o.giveUp(fmt.Errorf("for %v", outputPatience))
 			}
 			if now == before && e.waits != nil {
 				text := fmt.Sprintf("%smkrun: all ranks have ended; %d bytes of their output wait for a reader, a signal drops them\n", e.waits(), o.unshown(nil).bytes)
@@ -340,6 +345,14 @@ var errLate = errors.New("--timeout")
 type signalled syscall.Signal
 
 func (s signalled) Error() string { return syscall.Signal(s).String() }
+
+func (o *Output) giveUp(why error) error {
+	e := o.unshown(why)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.gaveUp = e
+	return e
+}
 
 func (o *Output) unshown(why error) *unshownError {
 	o.mu.Lock()

@@ -139,6 +139,10 @@ func TestOutputThatStandsStillAtTheEnd(t *testing.T) {
 				if took := time.Since(begun); took > tt.after {
 					t.Errorf("took %v, want at most %v", took, tt.after)
 				}
+				begun = time.Now()
+				if again := o.end(ending{must: true}); again != err || time.Since(begun) > 0 {
+					t.Errorf("the next one who waits for the end hears %v after %v, want the same at once", again, time.Since(begun))
+				}
 				if tt.signal || tt.late || tt.must {
 					close(mux.open)
 				}

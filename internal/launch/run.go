@@ -31,6 +31,7 @@ type Options struct {
 	Begin     time.Time           // when the command was given
 
 	stays    bool              // when the user stops the job: the launcher elsewhere does
+	ended    func()            // told when no rank is left whose output could be held back; may be nil
 	starters map[Reach]starter // tests start agents in their own way
 }
 
@@ -145,6 +146,9 @@ func (l *launcher) outcome() *Outcome {
 	out := &Outcome{Started: l.started}
 	if out.Cause = l.machine.cause; out.Cause != nil {
 		out.Cause.Rank = int32(l.job.Number(int(out.Cause.GetRank())))
+	}
+	if l.opts.ended != nil {
+		l.opts.ended()
 	}
 	out.show(l.opts, ending{
 		signals: l.opts.Signals, ends: l.wishes, late: l.timeout,
