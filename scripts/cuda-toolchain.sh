@@ -37,10 +37,13 @@ try() {
   fi
 }
 
-[ -n "${CUDA_HOME:-}" ] && try "$CUDA_HOME"
+if [ -n "${CUDA_HOME:-}" ]; then
+  try "$CUDA_HOME"
+  say "CUDA_HOME, $CUDA_HOME, has no bin/nvcc that runs and is $MIN_MAJOR.$MIN_MINOR or newer: not used"
+fi
 if path_nvcc=$(command -v nvcc); then
   try "$(dirname "$(dirname "$(readlink -f "$path_nvcc")")")"
-  say "nvcc on PATH is older than $MIN_MAJOR.$MIN_MINOR and is not used"
+  say "nvcc on PATH, $path_nvcc, does not run or is older than $MIN_MAJOR.$MIN_MINOR: not used"
 fi
 [ -f "$dest/.complete" ] && try "$dest/nvidia/cu13"
 
