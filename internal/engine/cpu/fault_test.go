@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/mkrun/mkrun/internal/engine"
@@ -289,6 +290,38 @@ func TestHandshakeIsMutual(t *testing.T) {
 	}()
 	if err := greet(a, 0, &linkKey{1}); !errors.Is(err, errHandshake) {
 		t.Errorf("an impostor got %v", err)
+	}
+}
+
+// A peer that is busy for longer than strangers are borne is waited for as long as connections are made, and no longer.
+func TestSenderWaitsForABusyPeer(t *testing.T) {
+	for name, tt := range map[string]struct {
+		busy time.Duration
+		want error
+	}{"busy": {10 * time.Second, nil}, "hanging": {time.Hour, os.ErrDeadlineExceeded}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a, b := net.Pipe()
+				key := &linkKey{1}
+				received := make(chan error, 1)
+				go func() {
+					time.Sleep(tt.busy)
+					_, err := receive(b, func(int) *linkKey { return key })
+					received <- err
+				}()
+				const limit = 20 * time.Second
+				ctx, cancel := context.WithTimeout(t.Context(), limit)
+				defer cancel()
+				begun := time.Now()
+				if err := greetUntil(ctx, a, 0, key); !errors.Is(err, tt.want) || time.Since(begun) > limit {
+					t.Errorf("after %v: %v, want %v", time.Since(begun), err, tt.want)
+				}
+				_ = a.Close()
+				if err := <-received; (err == nil) != (tt.want == nil) {
+					t.Errorf("the peer has %v", err)
+				}
+			})
+		})
 	}
 }
 

@@ -35,8 +35,8 @@ type arrival struct {
 }
 
 const (
-	handshakeTimeout = 5 * time.Second
-	maxStrangers     = 64 // connections that may be in the handshake at once
+	handshakeTimeout = 5 * time.Second // for those who come
+	maxStrangers     = 64              // connections that may be in the handshake at once
 )
 
 // newNetwork finds out who sends to whom and starts to listen.

@@ -81,19 +81,23 @@ func (l *outLink) tryDial(ctx context.Context, addr string, key *linkKey) error 
 	if err != nil {
 		return err
 	}
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
-	_ = conn.SetDeadline(time.Now().Add(handshakeTimeout))
-	err = greet(conn, l.net.in.cfg.Rank, key)
-	if !stop() && err == nil {
-		err = context.Cause(ctx)
-	}
-	if err != nil {
+	if err := greetUntil(ctx, conn, l.net.in.cfg.Rank, key); err != nil {
 		_ = conn.Close()
 		return err
 	}
-	_ = conn.SetDeadline(time.Time{})
 	l.conn = conn
 	return nil
+}
+
+// greetUntil greets the peer for as long as connections are made. A sender that gave up earlier, since its peer is busy, could
+// do so when that has let it in already: the peer would then take the end of this connection for a death in the middle of the job.
+func greetUntil(ctx context.Context, conn net.Conn, rank int, key *linkKey) error {
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
+	err := greet(conn, rank, key)
+	if !stop() && err == nil {
+		err = context.Cause(ctx)
+	}
+	return err
 }
 
 // send passes a task's message on: its bytes when the task sends to this peer, and in every case word
