@@ -76,8 +76,9 @@ const endLimit = 5 * time.Second
 // killLimit is the same for ranks that get no grace.
 const killLimit = time.Second
 
-// stopDelay is how long ranks have to stop before the launcher stops itself.
-const stopDelay = 300 * time.Millisecond
+// stopDelay is how long word of it has to come to all agents, and ranks have to stop, before the launcher stops itself. An agent
+// that has not heard of it takes the launcher's silence for its end.
+const stopDelay = time.Second
 
 // Run runs a job to its end. The error is for a launcher that could not even begin; whatever happens
 // later is the Outcome's cause. When it returns, nothing of the job is left on this host.
