@@ -18,7 +18,7 @@ SHELL_SCRIPTS = .ci/run $(shell find scripts cuda -name '*.sh')
 
 # The first run: a layer of Llama-3 8B on two pretended nodes with two ranks each.
 RUN ?= launch --nodes 2 --ppn 2 --check ag_gemm --shape llama3-8b/mlp-up/tp4 --tokens 128
-TEST_FLAGS ?= -timeout 10m
+TEST_FLAGS ?= -timeout 30m
 PKGS ?= ./...
 
 .DEFAULT_GOAL := build
@@ -54,7 +54,7 @@ test-race: net
 .PHONY: test-hosts
 test-hosts: net ## tests on four hosts, made of network namespaces (needs root)
 	@scripts/setup.sh testbed
-	go run ./internal/citest -tags testbed -timeout 5m ./internal/e2e
+	go run ./internal/citest -tags testbed -timeout 20m ./internal/e2e
 
 .PHONY: test-rxe
 test-rxe: build net ## tests over real RDMA verbs: two virtual machines with Soft-RoCE (needs neither KVM nor root, but packages)
@@ -64,7 +64,7 @@ test-rxe: build net ## tests over real RDMA verbs: two virtual machines with Sof
 .PHONY: test-pictures
 test-pictures: ## draw topologies in headless Chromium and look at the pictures
 	@scripts/setup.sh pictures
-	go run ./internal/citest -tags chromium -timeout 3m -run TestPictures ./internal/topology
+	go run ./internal/citest -tags chromium -timeout 10m -run TestPictures ./internal/topology
 
 .PHONY: bench-launch
 bench-launch: ## start 16 ranks in every way, beside ssh, srun, mpirun and torchrun where they are there, in turns (needs root)
@@ -97,7 +97,7 @@ lint: $(GOLANGCI) ## gofmt, go vet, golangci-lint and shellcheck
 
 $(GOLANGCI):
 	@mkdir -p $(TOOLS)
-	GOBIN=$(TOOLS) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
+	GOBIN=$(TOOLS) scripts/again.sh go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
 	mv $(TOOLS)/golangci-lint $@
 
 .PHONY: clean

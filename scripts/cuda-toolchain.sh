@@ -51,7 +51,7 @@ say "installing the CUDA 13.0 compiler into $dest"
 mkdir -p "$tools"
 part=$(mktemp -d "$tools/.cuda.XXXXXX")
 trap 'rm -rf "$part"' EXIT
-python3 -m pip install --quiet --disable-pip-version-check --no-deps --no-compile \
+"$root/scripts/again.sh" python3 -m pip install --upgrade --quiet --disable-pip-version-check --no-deps --no-compile \
   --only-binary=:all: --target "$part" "${PINS[@]}" >&2
 cu=$part/nvidia/cu13
 [ -x "$cu/bin/nvcc" ] || { say "the packages hold no bin/nvcc at the expected place"; exit 1; }

@@ -3,6 +3,7 @@
 # otherwise it names them. Does nothing, and asks no network, when all is there.
 #
 #   scripts/setup.sh build   Go, a C compiler with the C library's headers, make, git
+#   scripts/setup.sh modules the Go modules of all packages and their tests
 #   scripts/setup.sh net     libfabric, its headers and those of libibverbs, for the tests of the inter-node path (goes on without)
 #   scripts/setup.sh lint    shellcheck (goes on without)
 #   scripts/setup.sh pictures a browser without a screen, for the tests that look at pictures
@@ -13,6 +14,8 @@
 set -euo pipefail
 
 readonly GO_MINOR=26 # Go 1.26 or newer
+again=$(dirname "${BASH_SOURCE[0]}")/again.sh
+readonly again
 
 missing=() # Debian packages
 
@@ -64,9 +67,11 @@ install_missing() {
   fi
 }
 
+# An index that cannot be fetched matters only if something that is to be installed is in it.
 apt_install() {
   export DEBIAN_FRONTEND=noninteractive
-  apt-get update -qq && apt-get install -y -qq --no-install-recommends "${missing[@]}"
+  "$again" sh -c 'apt-get update -qq || :
+    apt-get install -y -qq --no-install-recommends -o Acquire::Retries=3 -o DPkg::Lock::Timeout=120 "$@"' sh "${missing[@]}"
 } </dev/null
 
 case ${1:-build} in
@@ -77,6 +82,10 @@ case ${1:-build} in
     need git command -v git
     install_missing
     check_go
+    ;;
+  modules)
+    check_go
+    "$again" go list -deps -test -tags testbed,chromium,rxe ./... >/dev/null
     ;;
   net)
     need libfabric1 have_libfabric
@@ -130,7 +139,7 @@ case ${1:-build} in
     install_missing
     ;;
   *)
-    say "unknown group \"$1\"; known: build, net, lint, pictures, testbed, rxe, contenders, cuda"
+    say "unknown group \"$1\"; known: build, modules, net, lint, pictures, testbed, rxe, contenders, cuda"
     exit 2
     ;;
 esac

@@ -17,7 +17,7 @@ die() {
 
 # wait_for WHAT COMMAND...: until the command succeeds.
 wait_for() {
-  local what=$1 end=$((SECONDS + 30))
+  local what=$1 end=$((SECONDS + 120))
   shift
   until "$@" >/dev/null 2>&1; do
     [ "$SECONDS" -lt "$end" ] || die "$what does not come up; see $DIR/log"

@@ -33,7 +33,7 @@ func browser(t *testing.T, args ...string) []byte {
 	if path == "" {
 		t.Fatal("no chromium in PATH: scripts/setup.sh pictures")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	base := []string{"--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--user-data-dir=" + t.TempDir()}
 	out, err := exec.CommandContext(ctx, path, append(base, args...)...).Output()
