@@ -3,6 +3,7 @@ package launch
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
@@ -21,6 +22,25 @@ type EnvOptions struct {
 	File  string   // with lines of NAME=value, or NAME alone; "": none
 }
 
+const maxEnvFile = 8 << 20 // bytes: more than a process can be started with
+
+// readEnvFile reads a file of variables, which may be a pipe, but not one without an end.
+func readEnvFile(name string) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // only read
+	data, err := io.ReadAll(io.LimitReader(f, maxEnvFile+1))
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", name, err)
+	}
+	if len(data) > maxEnvFile {
+		return nil, fmt.Errorf("%s has more than %d MiB; no process could be started with that", name, maxEnvFile>>20)
+	}
+	return data, nil
+}
+
 // ForwardEnv makes what every rank's environment has from here. Where all ranks are on this host that is the whole
 // environment, else the chosen part of it, which is put over what the rank's own host has. Later settings of one
 // name replace earlier ones: defaults, the file, -x.
@@ -36,7 +56,7 @@ func ForwardEnv(environ []string, opts EnvOptions, whole bool) ([]string, error)
 		}
 	}
 	if opts.File != "" {
-		data, err := os.ReadFile(opts.File)
+		data, err := readEnvFile(opts.File)
 		if err != nil {
 			return nil, fmt.Errorf("--env-file: %w", err)
 		}

@@ -84,6 +84,12 @@ func FuzzForwardEnv(f *testing.F) {
 	})
 }
 
+func TestEnvFileWithoutAnEnd(t *testing.T) {
+	if _, err := ForwardEnv(nil, EnvOptions{File: "/dev/zero"}, false); err == nil || !strings.Contains(err.Error(), "/dev/zero has more than 8 MiB") {
+		t.Error(err)
+	}
+}
+
 // P50: whatever a value is, it arrives as it was written.
 func FuzzP50EnvFile(f *testing.F) {
 	for _, v := range []string{"", " a b ", `"`, "'", "$(x)", "`x`", "ü\t", `back\`, "#", "x=y", strings.Repeat("v", 128<<10)} {

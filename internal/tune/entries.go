@@ -120,7 +120,11 @@ func quote(s string) string {
 // have the name of a new one are replaced, the rest of the file stays as it is. Nothing is written unless the whole would
 // pass mkrun config check. Without entries it is only seen whether some could be.
 func WriteEntries(name, operator string, entries []Entry) error {
-	old, err := os.ReadFile(name)
+	err := regular(name)
+	var old []byte
+	if err == nil {
+		old, err = os.ReadFile(name)
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		old = []byte(fmt.Sprintf("schema: mkrun.config/1\noperator: %s\n", operator))
 	} else if err != nil {

@@ -67,10 +67,22 @@ func OpenJournal(name string, h Header) (*Journal, error) {
 		return nil, fmt.Errorf("opening the results file: %w", err)
 	}
 	j := &Journal{file: f, known: make(map[string]record)}
+	if err := regular(name); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
 	if err := j.read(name, h); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	return j, nil
+}
+
+// regular refuses what is no file of a disk: a device or a pipe may have no end, and keeps nothing.
+func regular(name string) error {
+	info, err := os.Stat(name)
+	if err == nil && !info.Mode().IsRegular() {
+		return fmt.Errorf("%s is no regular file (%s)", name, info.Mode())
+	}
+	return err
 }
 
 func (j *Journal) read(name string, h Header) error {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -267,6 +268,22 @@ func TestWriteEntries(t *testing.T) {
 	}
 	if list, err := os.ReadDir(filepath.Dir(name)); err != nil || len(list) != 1 {
 		t.Errorf("%v is left (%v)", list, err)
+	}
+}
+
+// What has no end is not read to it, and what keeps nothing is not written to.
+func TestFilesOfADisk(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{pipe, "/dev/zero", t.TempDir()} {
+		if err := WriteEntries(name, "ag_gemm", nil); err == nil || !strings.Contains(err.Error(), "is no regular file") {
+			t.Errorf("entries into %s: %v", name, err)
+		}
+		if j, err := OpenJournal(name, Header{}); err == nil || j != nil {
+			t.Errorf("results in %s: %v", name, err)
+		}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"time"
 
 	"github.com/mkrun/mkrun/internal/engine"
 	"github.com/mkrun/mkrun/internal/mknet"
@@ -56,18 +57,45 @@ func (in *instance) usable(name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	text, err := mknet.Usable(o)
+	limit := max(in.cfg.WaitTimeout/2, loadLimit)
+	text, err := ask(limit, o, mknet.Usable)
 	if err == nil || o.RDMA.Devices == "" || in.cfg.Net.Devices != "" {
 		return text, err
 	}
 	refused := err
 	o.RDMA.Devices, o.Rails = "", ""
-	if text, err = mknet.Usable(o); err != nil {
+	if text, err = ask(limit, o, mknet.Usable); err != nil {
 		return "", err
 	}
 	in.cfg.NICs.Devices, in.cfg.NICs.Rails = nil, nil
 	in.cfg.NICs.Rule = fmt.Sprintf("all that can be used, since those near the rank cannot: %v", refused)
 	return text, nil
+}
+
+// loadLimit is how long a network library may take, at least, until it has said what it has: some look for devices over
+// a network. With a --wait-timeout of more than twice as long, "auto" goes on without it before anyone gives up.
+const loadLimit = 10 * time.Second
+
+// ask asks a network library what it has. One that does not answer is left alone: nothing can end its call but the end
+// of the process.
+func ask(limit time.Duration, o mknet.Options, usable func(mknet.Options) (string, error)) (string, error) {
+	type answer struct {
+		text string
+		err  error
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		text, err := usable(o)
+		answers <- answer{text, err}
+	}()
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case a := <-answers:
+		return a.text, a.err
+	case <-timer.C:
+		return "", fmt.Errorf("its library did not say within %v what it has: it hangs while it is loaded or looks for devices", limit)
+	}
 }
 
 // offerOf asks for each candidate whether it can be used here.
