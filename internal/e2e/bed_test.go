@@ -26,8 +26,6 @@ var bed struct {
 	dir, script    string
 	mkrun, other   string // the binary under test; another build of it
 	build, foreign string // their build ids
-
-	stalled time.Duration // when the last job began
 }
 
 var hosts = []string{"h1", "h2", "h3", "h4"}
@@ -192,7 +190,6 @@ func start(t *testing.T, cmd *exec.Cmd) *job {
 	j := &job{cmd: cmd, begun: time.Now(), done: make(chan struct{})}
 	j.cmd.Stdout, j.cmd.Stderr = &j.stdout, &j.stderr
 	j.cmd.WaitDelay = time.Second
-	bed.stalled = stalled()
 	if err := j.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -213,9 +210,11 @@ func start(t *testing.T, cmd *exec.Cmd) *job {
 	return j
 }
 
+// launch runs mkrun launch on h1 to its end. Nobody falls silent in such a job: an agent that the machine gives no time, as one of
+// many may be, is not to be taken for one that did.
 func launch(t *testing.T, args ...string) *job {
 	t.Helper()
-	j := begin(t, args...)
+	j := begin(t, append([]string{"--silence", "1m"}, args...)...)
 	<-j.done
 	return j
 }
@@ -283,27 +282,9 @@ func parent(pid string) string {
 	return fields[1]
 }
 
-// stalled is for how long, since this machine came up, some process was ready to run and had no core; 0 where the kernel
-// does not count that.
-func stalled() time.Duration {
-	text, err := os.ReadFile("/proc/pressure/cpu")
-	if err != nil {
-		return 0
-	}
-	_, after, _ := strings.Cut(string(text), "total=")
-	total, _, _ := strings.Cut(after, "\n")
-	us, err := strconv.ParseInt(total, 10, 64)
-	if err != nil {
-		return 0
-	}
-	return time.Duration(us) * time.Microsecond
-}
-
-// allowed is a time that is promised on a machine with nothing else to do, and what this one had no time for since the last
-// job began, up to four times as much again.
-func allowed(promised time.Duration) time.Duration {
-	return promised + min(stalled()-bed.stalled, 4*promised)
-}
+// allowed is how long a test waits for what is promised within a time. The promise is for a machine with nothing else to do;
+// make bench-failures measures how it is kept. This machine may be busy, so what counts here is that it comes.
+func allowed(promised time.Duration) time.Duration { return promised + time.Minute }
 
 // nobody wants that nothing is left on the hosts (all by default) some time after a moment.
 func nobody(t *testing.T, since time.Time, within time.Duration, on ...string) {
@@ -319,7 +300,7 @@ func nobody(t *testing.T, since time.Time, within time.Duration, on ...string) {
 			}
 		}
 		if len(left) == 0 {
-			t.Logf("all gone after %v", time.Since(since).Round(10*time.Millisecond))
+			t.Logf("all gone after %v, promised are %v", time.Since(since).Round(10*time.Millisecond), within)
 			return
 		}
 		if took := time.Since(since); took > allowed(within) {

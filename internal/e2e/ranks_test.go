@@ -207,7 +207,7 @@ func TestP77GossipAloneEndsNothing(t *testing.T) {
 	j := begin(t, "-H", all, "--events", events, "--", "sh", "-c", "while ! [ -e "+stop+" ]; do sleep 0.1; done")
 	heard := func(pattern string) []string {
 		t.Helper()
-		for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
 			said, _ := os.ReadFile(events)
 			if found := regexp.MustCompile(pattern).FindStringSubmatch(string(said)); found != nil {
 				return found

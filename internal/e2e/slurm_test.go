@@ -278,7 +278,7 @@ func TestSlurmNamedHostsAndSteps(t *testing.T) {
 // waitForFiles waits until a number of files match.
 func waitForFiles(t *testing.T, pattern string, n int) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		found, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)
