@@ -1,7 +1,6 @@
 #include "net/efa.h"
 
 #include <arpa/inet.h>
-#include <sys/random.h>
 
 #include <algorithm>
 #include <array>
@@ -11,8 +10,7 @@
 
 #include "net/clock.h"
 #include "net/control.h"
-#include "net/efa_device.h"
-#include "net/rdma_nic.h"
+#include "net/efa_lane.h"
 
 namespace mk::net {
 
@@ -23,27 +21,8 @@ using namespace verbs;
 constexpr uint32_t kMagic = 0x72736665u;
 constexpr uint32_t kDefaultDepth = 512;   // sends of a queue pair, which all peers share
 constexpr uint32_t kCredits = 128;        // receives per peer, if the device has so many
-constexpr uint32_t kInlineBytes = 64;     // of a notice
 constexpr uint32_t kRnrRetries = 6;
 constexpr uint32_t kCqSpare = 16;
-constexpr int kSlotBits = 16;             // of a work request's number; the rest counts the uses of the slot
-
-// What is under way of a queue pair. Completions come in any order, so slots are free in any order.
-struct Slot {
-  uint64_t id = 0;
-  uint32_t peer = 0, uses = 0;
-  bool taken = false;
-};
-
-struct Lane {
-  Qp* qp = nullptr;
-  QpEx* ex = nullptr;
-  uint32_t qkey = 0;
-  uint32_t inline_bytes = 0;
-  std::vector<Slot> slots;
-  std::vector<uint32_t> free;  // numbers of slots
-  uint32_t receives = 0;       // to be posted
-};
 
 struct Peer {
   Ah* ah = nullptr;            // NULL: not connected
@@ -56,25 +35,28 @@ struct Peer {
 
 class Efa final : public RdmaNic {
  public:
-  Efa(const EfaDevice& device, const mknet_desc& d) : RdmaNic(device.port, d, false), efa_(*device.api), attr_(device.attr), peers_(world_) {
+  Efa(const EfaDevice& device, const mknet_desc& d)
+      : RdmaNic(device.port, d, false), efa_(*device.api), q_{efa_, device.attr, port_, pd_}, peers_(world_) {
     // Of what libefa and libibverbs say, the one counts the device's descriptors and the other the memory for them.
-    const uint32_t deepest = std::min({attr_.max_sq_wr, static_cast<uint32_t>(std::max(1, port_.device.max_qp_wr)), 1u << kSlotBits});
-    depth_ = s_.depth != 0 ? s_.depth : std::min(kDefaultDepth, deepest);
-    if (depth_ > deepest) fail(MKNET_ERROR_ARGUMENT, "%s: queue pairs of %u slots; the device has up to %u", name(), depth_, deepest);
-    if (s_.rnr_retries == 0) s_.rnr_retries = kRnrRetries;
+    const uint32_t deepest = std::min({q_.attr.max_sq_wr, static_cast<uint32_t>(std::max(1, port_.device.max_qp_wr)), 1u << kEfaSlotBits});
+    q_.depth = s_.depth != 0 ? s_.depth : std::min(kDefaultDepth, deepest);
+    if (q_.depth > deepest) fail(MKNET_ERROR_ARGUMENT, "%s: queue pairs of %u slots; the device has up to %u", name(), q_.depth, deepest);
+    q_.rnr_retries = s_.rnr_retries != 0 ? s_.rnr_retries : kRnrRetries;
     p_.ordered = false;
     p_.lanes = s_.qps != 0 ? s_.qps : 1;
     if (p_.lanes > kMaxLanes / kMaxNics) fail(MKNET_ERROR_ARGUMENT, "%u queue pairs per NIC; up to %u can be used", p_.lanes, kMaxLanes / kMaxNics);
-    p_.max_write = std::min<uint64_t>(attr_.max_rdma_size, uint64_t{1} << 30);
+    p_.max_write = std::min<uint64_t>(q_.attr.max_rdma_size, uint64_t{1} << 30);
     // Every immediate takes a receive, and a credit may be spent on any queue pair, so each has those of all peers. The
     // completion queue has room for all that can be under way: it never overflows.
     const uint32_t others = std::max(1u, world_ - 1);
     const uint64_t room = static_cast<uint64_t>(std::max(0, port_.device.max_cqe)) / p_.lanes;
-    const uint64_t receives = std::min<uint64_t>(attr_.max_rq_wr, room > depth_ + kCqSpare ? room - depth_ - kCqSpare : 0);
+    const uint64_t receives = std::min<uint64_t>(q_.attr.max_rq_wr, room > q_.depth + kCqSpare ? room - q_.depth - kCqSpare : 0);
     p_.credits = static_cast<uint32_t>(std::min<uint64_t>(kCredits, receives / others));
     if (p_.credits == 0)
       fail(MKNET_ERROR_UNSUPPORTED, "%s: %u receives and %d completions, as the device has, are too few for %u queue pairs and %u peers", name(),
-           attr_.max_rq_wr, port_.device.max_cqe, p_.lanes, others);
+           q_.attr.max_rq_wr, port_.device.max_cqe, p_.lanes, others);
+    q_.receives = p_.credits * others;
+    q_.service_level = s_.service_level;
   }
   ~Efa() override {
     disconnect();
@@ -83,7 +65,7 @@ class Efa final : public RdmaNic {
 
   // Queue pairs serve all peers; they are ready before anybody knows them.
   Blob common(uint64_t job) override {
-    if (cq_ == nullptr) open_queues();
+    if (q_.cq == nullptr) open_queues();
     BlobWriter w;
     w.put(kMagic);
     w.put(job);
@@ -97,7 +79,7 @@ class Efa final : public RdmaNic {
   Blob endpoint(uint32_t) override {
     BlobWriter w;
     put_memory(w);
-    for (const Lane& l : lanes_) w.put(l.qp->qp_num), w.put(l.qkey);
+    for (const auto& l : lanes_) w.put(l->qp->qp_num), w.put(l->qkey);
     return w.take();
   }
 
@@ -129,7 +111,7 @@ class Efa final : public RdmaNic {
     if (n == 0) return 0;
     Peer& peer = peers_[writes[0].peer];
     if (peer.ah == nullptr) fail(MKNET_ERROR_PEER, "%s: there is no connection to rank %u", name(), writes[0].peer);
-    Lane& lane = lanes_[writes[0].lane];
+    EfaLane& lane = *lanes_[writes[0].lane];
     n = std::min({n, lane.free.size(), kBatch});
     if (n == 0) return 0;
     lane.ex->start(lane.ex);
@@ -143,12 +125,12 @@ class Efa final : public RdmaNic {
     }
     if (const int rc = lane.ex->complete(lane.ex); rc != 0) {
       // Nothing of it was posted. Devices may run out of room before their nominal depth: what is under way makes some.
-      if (error_of(rc) == ENOMEM && lane.free.size() < depth_) return 0;
+      if (error_of(rc) == ENOMEM && lane.free.size() < q_.depth) return 0;
       poll_device();  // a completion with an error says more
       fail(MKNET_ERROR_SYSTEM, "%s: posting %zu writes: %s", path_text(writes[0].peer, writes[0].lane).c_str(), n, strerror(error_of(rc)));
     }
     for (size_t i = 0; i < n; ++i) {
-      Slot& s = lane.slots[lane.free.back()];
+      EfaSlot& s = lane.slots[lane.free.back()];
       lane.free.pop_back();
       s.id = writes[i].id, s.peer = writes[i].peer, s.taken = true;
     }
@@ -159,46 +141,42 @@ class Efa final : public RdmaNic {
   bool listens() const override { return true; }
 
   void disconnect() override {
-    for (Lane& l : lanes_) {
-      QpAttr a = {};
-      a.qp_state = kQpError;
-      api_.modify_qp(l.qp, &a, kAttrState);
-      api_.destroy_qp(l.qp);
-    }
     lanes_.clear();
     for (auto& [_, ah] : handles_) efa_.destroy_ah(ah);
     handles_.clear();
     peers_.assign(world_, {});
-    if (cq_ != nullptr) api_.destroy_cq(&cq_->base);
-    cq_ = nullptr;
+    if (q_.cq != nullptr) api_.destroy_cq(&q_.cq->base);
+    q_.cq = nullptr;
     ready_.clear();
   }
 
   std::string path(uint32_t peer, uint32_t lane) const override {
     const Peer& p = peers_[peer];
     if (p.ah == nullptr) return "not connected";
-    return format("%s queue pair %u to %s queue pair %u of %s", text_of(port_.gid.gid).c_str(), lanes_[lane].qp->qp_num, text_of(p.gid).c_str(),
+    return format("%s queue pair %u to %s queue pair %u of %s", text_of(port_.gid.gid).c_str(), lanes_[lane]->qp->qp_num, text_of(p.gid).c_str(),
                   p.queue_pairs[lane].first, p.name.c_str());
   }
 
   std::string describe() const override {
     return format("%s: EFA (device %#x), %s, %u queue pair%s of %u sends, %u receives per peer, writes of up to %" PRIu64 " bytes%s%s", name(),
-                  port_.device.vendor_part_id, text_of(port_.gid.gid).c_str(), p_.lanes, p_.lanes == 1 ? "" : "s", depth_, p_.credits, p_.max_write,
+                  port_.device.vendor_part_id, text_of(port_.gid.gid).c_str(), p_.lanes, p_.lanes == 1 ? "" : "s", q_.depth, p_.credits, p_.max_write,
                   how_.empty() ? "" : ", heap ", how_.c_str());
   }
 
   const char* advice() const override { return kEfaAdvice; }
 
  private:
-  uint32_t receives() const { return p_.credits * std::max(1u, world_ - 1); }
-
   // All or nothing.
   void open_queues() {
     try {
       if (scratch_mr_ == nullptr && !(scratch_mr_ = api_.reg_mr(pd_, scratch_, sizeof scratch_, kLocalWrite)))
         fail(MKNET_ERROR_SYSTEM, "%s: registering %zu bytes for receives: %s%s", name(), sizeof scratch_, strerror(errno), memlock_hint(errno).c_str());
+      q_.scratch = {reinterpret_cast<uint64_t>(scratch_), sizeof scratch_, scratch_mr_->lkey};
       make_cq();
-      while (lanes_.size() < p_.lanes) make_lane();
+      while (lanes_.size() < p_.lanes) {
+        lanes_.push_back(std::make_unique<EfaLane>(q_, static_cast<uint32_t>(lanes_.size())));
+        lanes_.back()->open();
+      }
     } catch (...) {
       disconnect();
       throw;
@@ -207,76 +185,16 @@ class Efa final : public RdmaNic {
 
   void make_cq() {
     CqInitEx init = {};
-    init.cqe = p_.lanes * (depth_ + receives() + kCqSpare);
+    init.cqe = p_.lanes * (q_.depth + q_.receives + kCqSpare);
     init.wc_flags = kCqWithImmediate;
     EfaCqInit efa = {};
-    if (!(cq_ = efa_.create_cq(port_.context.get(), &init, &efa, sizeof efa))) {
+    if (!(q_.cq = efa_.create_cq(port_.context.get(), &init, &efa, sizeof efa))) {
       const int e = errno;
       fail(MKNET_ERROR_SYSTEM, "%s: a completion queue of %u entries: %s%s", name(), init.cqe, strerror(e), memlock_hint(e).c_str());
     }
     // What the device rounded it to, which is no less.
-    if (static_cast<uint32_t>(cq_->base.cqe) < p_.lanes * (depth_ + receives()))
-      fail(MKNET_ERROR_SYSTEM, "%s: its completion queue has %d entries, %u were asked for", name(), cq_->base.cqe, init.cqe);
-  }
-
-  Qp* create(uint32_t inline_bytes) {
-    QpInitEx init = {};
-    init.send_cq = init.recv_cq = &cq_->base;
-    init.cap = {depth_, receives(), 1, 1, inline_bytes};
-    init.qp_type = kQpTypeDriver;
-    init.comp_mask = kQpInitPd | kQpInitSendOps;
-    init.pd = pd_;
-    init.send_ops_flags = kSendOpWrite | kSendOpWriteImmediate;
-    EfaQpInit efa = {};
-    efa.driver_qp_type = kEfaSrd;
-    efa.flags = inline_bytes > 0 ? kEfaInlineWrite : 0;
-    efa.sl = static_cast<uint8_t>(s_.service_level);
-    return efa_.create_qp(port_.context.get(), &init, &efa, sizeof efa);
-  }
-
-  void make_lane() {
-    Lane l;
-    // Inline data halves the queue's depth in devices that have it: without, if that is too little.
-    l.inline_bytes = attr_.inline_buf_size_ex >= kInlineBytes ? kInlineBytes : 0;
-    l.qp = create(l.inline_bytes);
-    if (l.qp == nullptr && l.inline_bytes > 0) l.qp = create(l.inline_bytes = 0);
-    if (l.qp == nullptr) {
-      const int e = errno;
-      fail(MKNET_ERROR_SYSTEM, "%s: queue pair %zu of %u sends and %u receives: %s%s%s", name(), lanes_.size() + 1, depth_, receives(), strerror(e),
-           s_.service_level != 0 ? "; service levels need rdma-core 55" : "", memlock_hint(e).c_str());
-    }
-    // Below 0x80000000, where the privileged keys begin.
-    if (getrandom(&l.qkey, sizeof l.qkey, 0) != sizeof l.qkey) l.qkey = static_cast<uint32_t>(now_ns());
-    l.qkey &= 0x7fffffff;
-    l.slots.resize(depth_);
-    for (uint32_t i = depth_; i > 0; --i) l.free.push_back(i - 1);
-    l.receives = receives();
-    lanes_.push_back(std::move(l));
-    Lane& lane = lanes_.back();
-    if (!(lane.ex = efa_.extended(lane.qp))) fail(MKNET_ERROR_SYSTEM, "%s: queue pair %u cannot be posted to", name(), lane.qp->qp_num);
-    QpAttr a = {};
-    a.qp_state = kQpInit;
-    a.port_num = port_.number;
-    a.qkey = lane.qkey;
-    modify(lane, a, kAttrState | kAttrPkey | kAttrPort | kAttrQkey, "INIT");
-    refill(lane);
-    a = {};
-    a.qp_state = kQpRtr;
-    modify(lane, a, kAttrState, "RTR");
-    a = {};
-    a.qp_state = kQpRts;
-    a.rnr_retry = static_cast<uint8_t>(s_.rnr_retries);
-    modify(lane, a, kAttrState | kAttrSqPsn | ((attr_.device_caps & kEfaHasRnrRetry) != 0 ? kAttrRnr : 0), "RTS");
-    QpAttr seen = {};
-    QpInit init = {};
-    if (api_.query_qp(lane.qp, &seen, kAttrState | kAttrQkey, &init) == 0 && (seen.qp_state != kQpRts || seen.qkey != lane.qkey))
-      fail(MKNET_ERROR_SYSTEM, "%s: queue pair %u was not set up as asked: state %d, another key: %d", name(), lane.qp->qp_num, seen.qp_state,
-           seen.qkey != lane.qkey);
-  }
-
-  void modify(const Lane& l, QpAttr& a, int mask, const char* state) {
-    if (const int rc = api_.modify_qp(l.qp, &a, mask); rc != 0)
-      fail(MKNET_ERROR_SYSTEM, "%s: queue pair %u to %s: %s", name(), l.qp->qp_num, state, strerror(error_of(rc)));
+    if (static_cast<uint32_t>(q_.cq->base.cqe) < p_.lanes * (q_.depth + q_.receives))
+      fail(MKNET_ERROR_SYSTEM, "%s: its completion queue has %d entries, %u were asked for", name(), q_.cq->base.cqe, init.cqe);
   }
 
   // One for each device that peers have, not for each peer.
@@ -293,12 +211,12 @@ class Efa final : public RdmaNic {
     return handles_[key] = ah;
   }
 
-  void add(Lane& lane, const Peer& peer, const Write& w, uint32_t slot) {
+  void add(EfaLane& lane, const Peer& peer, const Write& w, uint32_t slot) {
     const RemoteMemory& there = w.target_region == kInbox ? peer.inbox : peer.heap;
     const Region& from = regions_[w.region];
     QpEx* qp = lane.ex;
     const bool inlined = w.bytes > 0 && w.bytes <= lane.inline_bytes && from.memory == MKNET_HOST;
-    qp->wr_id = wr_id(kSend, static_cast<uint32_t>(&lane - lanes_.data()), uint64_t{++lane.slots[slot].uses} << kSlotBits | slot);
+    qp->wr_id = wr_id(kSend, lane.number(), uint64_t{++lane.slots[slot].uses} << kEfaSlotBits | slot);
     qp->wr_flags = kSignaled;  // all: the device knows no others
     if (w.immediate)
       qp->write_immediate(qp, there.rkey, there.base + w.target, htonl(w.imm));
@@ -311,22 +229,6 @@ class Efa final : public RdmaNic {
     qp->set_address(qp, peer.ah, peer.queue_pairs[w.lane].first, peer.queue_pairs[w.lane].second);
   }
 
-  // Posts the receives that are missing, by one doorbell for many.
-  void refill(Lane& lane) {
-    while (lane.receives > 0) {
-      RecvWr wr[kBatch];
-      // Immediates bring no bytes, but libefa posts nothing for a receive without a buffer.
-      Sge sge = {reinterpret_cast<uint64_t>(scratch_), sizeof scratch_, scratch_mr_->lkey};
-      const uint32_t n = std::min<uint32_t>(lane.receives, kBatch);
-      for (uint32_t i = 0; i < n; ++i)
-        wr[i] = {wr_id(kReceive, static_cast<uint32_t>(&lane - lanes_.data()), 1), i + 1 < n ? &wr[i + 1] : nullptr, &sge, 1};
-      RecvWr* bad = nullptr;
-      if (const int rc = port_.context->ops.post_recv(lane.qp, wr, &bad); rc != 0)
-        fail(MKNET_ERROR_SYSTEM, "%s: posting %u receives: %s", name(), n, strerror(error_of(rc)));
-      lane.receives -= n;
-    }
-  }
-
   // A completion as it was read; of one with an error only these three mean anything.
   struct Event {
     uint64_t id;
@@ -336,24 +238,24 @@ class Efa final : public RdmaNic {
   };
 
   void poll_device() override {
-    if (cq_ == nullptr) return;
+    if (q_.cq == nullptr) return;
     Event events[kBatch];
     size_t n = 0;
     PollAttr attr = {};
-    int rc = cq_->start_poll(cq_, &attr);
+    int rc = q_.cq->start_poll(q_.cq, &attr);
     if (rc == ENOENT) return;
     const bool started = rc == 0;
-    for (; rc == 0; rc = n < kBatch ? cq_->next_poll(cq_) : ENOENT) {
+    for (; rc == 0; rc = n < kBatch ? q_.cq->next_poll(q_.cq) : ENOENT) {
       Event& e = events[n++];
-      e = {cq_->wr_id, cq_->status, 0, 0, false};
+      e = {q_.cq->wr_id, q_.cq->status, 0, 0, false};
       if (e.status != kWcSuccess) {
-        e.vendor = cq_->read_vendor_error(cq_);
+        e.vendor = q_.cq->read_vendor_error(q_.cq);
         continue;
       }
-      e.immediate = cq_->read_opcode(cq_) == kWcRecvImmediate && (cq_->read_flags(cq_) & kWcWithImmediate) != 0;
-      if (e.immediate) e.imm = ntohl(cq_->read_immediate(cq_));
+      e.immediate = q_.cq->read_opcode(q_.cq) == kWcRecvImmediate && (q_.cq->read_flags(q_.cq) & kWcWithImmediate) != 0;
+      if (e.immediate) e.imm = ntohl(q_.cq->read_immediate(q_.cq));
     }
-    if (started) cq_->end_poll(cq_);
+    if (started) q_.cq->end_poll(q_.cq);
     // The first error that is no flush is the cause; flushes follow from it.
     const Event* cause = nullptr;
     for (size_t i = 0; i < n; ++i)
@@ -362,37 +264,37 @@ class Efa final : public RdmaNic {
     if (rc != ENOENT) fail(MKNET_ERROR_SYSTEM, "%s: polling completions: %s", name(), strerror(error_of(rc)));
     for (size_t i = 0; i < n; ++i) complete(events[i]);
     // Before anybody is told that the immediates were taken.
-    for (Lane& l : lanes_) refill(l);
+    for (const auto& l : lanes_) l->refill();
   }
 
-  Lane& lane_of(const Event& e) {
+  EfaLane& lane_of(const Event& e) {
     const uint64_t kind = wr_kind(e.id);
     if (e.id == 0 && e.immediate)
       fail(MKNET_ERROR_PEER, "%s: an immediate came that took no receive: a peer uses another version of this library", name());
     if (wr_qp(e.id) >= lanes_.size() || (kind != kSend && kind != kReceive))
       fail(MKNET_ERROR_SYSTEM, "%s: a completion names work %#" PRIx64 ", which was never posted", name(), e.id);
-    return lanes_[wr_qp(e.id)];
+    return *lanes_[wr_qp(e.id)];
   }
 
-  Slot& slot_of(const Event& e) {
-    Lane& lane = lane_of(e);
-    const uint64_t slot = wr_number(e.id) & ((1u << kSlotBits) - 1);
-    constexpr uint64_t kUses = kWrNumberMask >> kSlotBits;
-    if (slot >= depth_ || !lane.slots[slot].taken || (lane.slots[slot].uses & kUses) != wr_number(e.id) >> kSlotBits)
+  EfaSlot& slot_of(const Event& e) {
+    EfaLane& lane = lane_of(e);
+    const uint64_t slot = wr_number(e.id) & ((1u << kEfaSlotBits) - 1);
+    constexpr uint64_t kUses = kWrNumberMask >> kEfaSlotBits;
+    if (slot >= q_.depth || !lane.slots[slot].taken || (lane.slots[slot].uses & kUses) != wr_number(e.id) >> kEfaSlotBits)
       fail(MKNET_ERROR_SYSTEM, "%s: a completion of write %" PRIu64 ", which is not under way", name(), wr_number(e.id));
     return lane.slots[slot];
   }
 
   void complete(const Event& e) {
-    Lane& lane = lane_of(e);
+    EfaLane& lane = lane_of(e);
     Completion c;
     if (wr_kind(e.id) == kReceive) {
       if (!e.immediate) fail(MKNET_ERROR_PEER, "%s: something without an immediate arrived at queue pair %u", name(), lane.qp->qp_num);
       c.kind = Completion::kArrived;
       c.imm = e.imm;
-      ++lane.receives;
+      ++lane.missing;
     } else {
-      Slot& s = slot_of(e);
+      EfaSlot& s = slot_of(e);
       c.id = s.id;
       s.taken = false;
       lane.free.push_back(static_cast<uint32_t>(&s - lane.slots.data()));
@@ -405,7 +307,7 @@ class Efa final : public RdmaNic {
 
   [[noreturn]] void explain(const Event& e) {
     read_events();
-    const Lane& lane = lane_of(e);
+    const EfaLane& lane = lane_of(e);
     const char* hint = hint_of_efa(e.vendor);
     const std::string status = format("%s (status %d, EFA status %u)", api_.wc_status_str(e.status), e.status, e.vendor);
     const std::string more = (*hint != '\0' ? std::string(": ") + hint : "") + events_text();
@@ -414,19 +316,17 @@ class Efa final : public RdmaNic {
     const uint32_t rank = slot_of(e).peer;
     const Peer& p = peers_[rank];
     fail(MKNET_ERROR_PEER, "%s: %s %.3g s after the last success, %" PRIu64 " writes done, %" PRIu64 " under way%s",
-         path_text(rank, static_cast<uint32_t>(&lane - lanes_.data())).c_str(), status.c_str(), static_cast<double>(now_ns() - p.success_ns) / 1e9,
+         path_text(rank, lane.number()).c_str(), status.c_str(), static_cast<double>(now_ns() - p.success_ns) / 1e9,
          p.written, p.under_way, more.c_str());
   }
 
   std::string path_text(uint32_t peer, uint32_t lane) const { return format("%s to rank %u (%s)", name(), peer, path(peer, lane).c_str()); }
 
   const EfaApi& efa_;
-  const EfaDeviceAttr attr_;
-  uint32_t depth_ = 0;
   alignas(64) char scratch_[64] = {};  // of receives
   Mr* scratch_mr_ = nullptr;
-  CqEx* cq_ = nullptr;
-  std::vector<Lane> lanes_;
+  EfaQueues q_;
+  std::vector<std::unique_ptr<EfaLane>> lanes_;
   std::map<std::array<uint8_t, 16>, Ah*> handles_;
   std::vector<Peer> peers_;
 };

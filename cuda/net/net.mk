@@ -7,7 +7,7 @@ NET_CXXFLAGS := -std=c++17 -O2 -g -fPIC -Wall -Wextra -Wno-missing-field-initial
 NET_HEADERS := $(wildcard cuda/net/*.h cuda/include/*.h cuda/tests/*.h)
 NET_SOURCES := $(wildcard cuda/net/*.cpp)
 NET_OBJECTS := $(NET_SOURCES:cuda/%.cpp=$(NET_OUT)/%.o)
-NET_FAKE := cuda/tests/fake/verbs.cpp cuda/tests/fake/srd.cpp
+NET_FAKE := $(wildcard cuda/tests/fake/*.cpp)
 NET_TEST_SOURCES := $(wildcard cuda/tests/net_*.cpp) cuda/tests/host_main.cpp
 
 .PHONY: net net-test net-layout

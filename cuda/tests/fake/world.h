@@ -1,4 +1,4 @@
-// The inside of the fake verbs library: what its RC half (verbs.cpp) and its SRD half (srd.cpp) share.
+// The inside of the fake verbs library: what its devices (verbs.cpp), its RC half (rc.cpp) and its SRD half (srd.cpp) share.
 #pragma once
 #include <fcntl.h>
 #include <unistd.h>
@@ -74,6 +74,10 @@ inline const PortSettings& port_of(const v::Context* c, uint32_t number) { retur
 
 // Writes into a peer's memory; words that others may be reading are written whole.
 void put(char* target, const char* source, uint64_t bytes, bool words);
+
+// The RC half: its calls of a context, and the end of a device's queue pairs, under the lock.
+void rc_install(v::Context* c);
+void rc_kill(const char* device);
 
 // The SRD half, under the lock.
 inline bool is_srd(const v::Qp* q) { return q->qp_type == v::kQpTypeDriver; }
