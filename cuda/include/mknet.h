@@ -27,7 +27,7 @@
 extern "C" {
 #endif
 
-#define MKNET_VERSION 1u
+#define MKNET_VERSION 2u
 #if defined(__GNUC__)
 #define MKNET_API __attribute__((visibility("default")))
 #else
@@ -166,7 +166,8 @@ typedef struct mknet_range {
 typedef struct mknet_stats {
   uint32_t size, version;
   uint64_t commands, writes, doorbells, bytes; /* executed; posted to NICs; batches; of data */
-  uint64_t wakes, naps;    /* of the proxy, by producers and by itself */
+  uint64_t wakes, naps;    /* of the proxy: sleeps that a command ended, and all */
+  uint64_t nic_wakes;      /* sleeps that a NIC ended */
   uint64_t late_ns;        /* how long the proxy had slept when the last command that ended a sleep came */
   uint64_t flags_raised;   /* by this proxy for its peers' commands */
 } mknet_stats;

@@ -10,8 +10,9 @@
  *     or abort is set                                copy the command, then consumed = p + 1  (release)
  *   store words 1 to 7 of the slot                   ... post it, see it through ...
  *   store slot.sequence = p + 1  (release.sys)       completed = q  (release): sources of all commands below q
- *   host only: full fence; if sleeping != 0:           may be reused
- *     wake += 1, private futex wake on `wake`
+ *   host only: full fence; if sleeping != 0 and        may be reused
+ *     exchange(sleeping, 0) != 0: add 1 to the
+ *     eventfd wake_fd
  *
  * A slot says by its sequence whose turn it is, so nothing is ever cleared and a stale slot is never taken for a new
  * one. The wait reads `consumed` with acquire: the slot's words are written only after the proxy has read the old ones.
@@ -81,8 +82,8 @@ typedef struct mknet_fifo {
   char pad2[MKNET_FIFO_LINE - 8];
   uint64_t completed; /* proxy: sources of commands at positions below may be reused */
   char pad3[MKNET_FIFO_LINE - 8];
-  uint32_t sleeping; /* proxy: 1 while it sleeps on `wake` */
-  uint32_t wake;     /* futex word */
+  uint32_t sleeping; /* 1 while the proxy waits for `wake_fd`, as for its NICs, and nobody has woken it */
+  int32_t wake_fd;   /* an eventfd; never blocks */
   char pad4[MKNET_FIFO_LINE - 8];
   uint32_t abort;    /* non-zero: producers leave their waits; sticky until the reset */
   char pad5[MKNET_FIFO_LINE - 4];

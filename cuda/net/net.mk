@@ -46,7 +46,7 @@ $(NET_OUT)/fakeverbs-$(1).so: $(NET_FAKE) $(wildcard cuda/tests/fake/*.h) $(NET_
 	$(CXX) $(NET_CHECKED) -fPIC -shared $(NET_SANITIZE_$(1)) $(NET_FAKE) -o $$@
 $(NET_OUT)/fakefabric-$(1).so: $(wildcard cuda/tests/fake/ofi/*) $(NET_HEADERS)
 	@mkdir -p $$(@D)
-	$(CXX) $(NET_CHECKED) -fPIC -shared $(NET_SANITIZE_$(1)) cuda/tests/fake/ofi/fabric.cpp -Wl,--version-script=cuda/tests/fake/ofi/fabric.map -o $$@
+	$(CXX) $(NET_CHECKED) -fPIC -shared $(NET_SANITIZE_$(1)) $(wildcard cuda/tests/fake/ofi/*.cpp) -Wl,--version-script=cuda/tests/fake/ofi/fabric.map -o $$@
 $(NET_OUT)/tests-$(1): $(patsubst cuda/%.cpp,$(NET_OUT)/$(1)/%.o,$(NET_SOURCES) $(NET_TEST_SOURCES))
 	$(CXX) $(NET_SANITIZE_$(1)) $$^ -o $$@ -ldl -lpthread
 endef

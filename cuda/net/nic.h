@@ -87,6 +87,12 @@ class Nic {
   // True if poll() must be called although nothing of our own is under way, since immediates may arrive.
   virtual bool listens() const = 0;
 
+  // A descriptor that can be read as soon as poll() has something to give or to do, if may_sleep() said so before; -1: none,
+  // so that poll() must be called again and again. Of a generation: it is asked for after connect().
+  virtual int wait_fd() const { return -1; }
+  // False: something has come since the last poll(), or is to be done that wakes nobody.
+  virtual bool may_sleep() { return true; }
+
   // Called now and then: looks for failures that no completion tells of.
   virtual void check() = 0;
 

@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <cinttypes>
-#include <deque>
 
 #include "net/clock.h"
 #include "net/control.h"
 #include "net/ofi_choice.h"
+#include "net/ofi_cq.h"
 
 namespace mk::net {
 
@@ -143,8 +143,8 @@ class Ofi final : public Nic {
 
   size_t poll(Completion* out, size_t n) override {
     CqEntry entries[64];
-    if (cq_ == nullptr) return 0;
-    const ssize_t got = cq_->ops->read(cq_, entries, std::min<size_t>(n, 64));
+    if (cq_.get() == nullptr) return 0;
+    const ssize_t got = cq_.read(entries, std::min<size_t>(n, 64));
     if (got == -EAGAIN || got == 0) return 0;
     if (got == -kErrorAvailable) explain();
     if (got < 0) fail(MKNET_ERROR_SYSTEM, "%s: reading completions: %s", name(), text_of_return(got).c_str());
@@ -155,6 +155,9 @@ class Ofi final : public Nic {
   // Without completions read, a provider with manual progress does not even take what peers write.
   bool listens() const override { return !p_.ordered || info_->domain_attr->data_progress != kProgressAuto; }
 
+  int wait_fd() const override { return cq_.wait_fd(); }
+  bool may_sleep() override { return cq_.may_sleep(); }
+
   void check() override {}
 
   void disconnect() override {
@@ -163,7 +166,7 @@ class Ofi final : public Nic {
     for (Mr*& mr : mrs_) shut(mr);
     shut(ep_);
     shut(av_);
-    shut(cq_);
+    cq_.close();
     peers_.assign(world_, {});
     for (Op& op : ops_) op.id = 0;
     under_way_ = next_ = 0;
@@ -204,12 +207,9 @@ class Ofi final : public Nic {
 
   void open_endpoint() {
     errno = 0;
-    CqAttr c = {};
     // Room for a completion of every write under way and every immediate that peers may have under way.
-    c.size = ops_.size() + (p_.ordered ? 0 : size_t{kCredits} * world_) + kCqSpare;
-    c.format = kCqFormatData;
-    c.wait_obj = kWaitNone;
-    must(domain_->ops->cq_open(domain_, &c, &cq_, nullptr), format("a completion queue of %zu entries", c.size).c_str());
+    const size_t entries = ops_.size() + (p_.ordered ? 0 : size_t{kCredits} * world_) + kCqSpare;
+    must(cq_.open(fabric_, domain_, entries, listens()), format("a completion queue of %zu entries", entries).c_str());
     AvAttr a = {};
     a.type = info_->domain_attr->av_type;
     a.count = world_;
@@ -233,7 +233,7 @@ class Ofi final : public Nic {
       if (rc != 0) ep_ = nullptr;
       if (rc == 0) {
         must(ep_->fid.ops->bind(&ep_->fid, &av_->fid, 0), "giving the endpoint its address vector");
-        must(ep_->fid.ops->bind(&ep_->fid, &cq_->fid, kTransmit | kReceive), "giving the endpoint its completion queue");
+        must(ep_->fid.ops->bind(&ep_->fid, &cq_.get()->fid, kTransmit | kReceive), "giving the endpoint its completion queue");
         rc = ep_->fid.ops->control(&ep_->fid, kEnable, nullptr);
       }
       if (rc == 0) return;
@@ -328,35 +328,11 @@ class Ofi final : public Nic {
 
   std::string path_text(uint32_t peer) const { return format("%s to rank %u (%s)", name(), peer, path(peer, 0).c_str()); }
 
-  static const char* hint_of(int error) {
-    switch (error) {
-      case ECONNREFUSED: case ENOTCONN: case ECONNRESET: case ECONNABORTED: case ESHUTDOWN: case EPIPE: case EREMOTEIO:
-        return ": the peer is gone, or has closed";
-      case EHOSTUNREACH: case ENETUNREACH: case EHOSTDOWN: case ENETDOWN: case EADDRNOTAVAIL: return ": no way between these addresses";
-      case ETIMEDOUT: return ": the peer or the way to it is gone; a packet filter?";
-      case EACCES: case EPERM: case EKEYREJECTED: case kErrorNoKey: return ": the peer refuses the address or key: of an earlier job?";
-      case kErrorOverrun: return ": a completion queue was too small";
-      case kErrorNoReceive: return ": the peer has no receive posted";
-      default: return "";
-    }
-  }
-
-  // The completion queue has an error: the first that is no consequence of another is the cause.
+  // The completion queue has an error.
   [[noreturn]] void explain() {
-    CqError e = {}, cause = {};
-    char text[256] = "";
+    CqError cause = {};
     std::string detail;
-    bool any = false;
-    for (int i = 0; i < 64; ++i) {
-      e = {};
-      if (cq_->ops->readerr(cq_, &e, 0) != 1) break;
-      if (any && (cause.err != ECANCELED || e.err == ECANCELED)) continue;
-      cause = e;
-      any = true;
-      const char* said = cq_->ops->strerror(cq_, e.prov_errno, e.err_data, text, sizeof text);
-      detail = said != nullptr ? said : "";
-    }
-    if (!any) fail(MKNET_ERROR_SYSTEM, "%s: the completion queue says that it has an error, and has none", name());
+    if (!cq_.take_cause(&cause, &detail)) fail(MKNET_ERROR_SYSTEM, "%s: the completion queue says that it has an error, and has none", name());
     const int error = cause.err < 0 ? -cause.err : cause.err;
     const std::string status = format("%s (status %d, provider's %d%s%s)", api_.strerror(error), error, cause.prov_errno, detail.empty() ? "" : ": ", detail.c_str());
     // A provider that ends a connection cancels what is under way on it, and says why in its own number.
@@ -375,7 +351,7 @@ class Ofi final : public Nic {
   Fabric* fabric_ = nullptr;
   Domain* domain_ = nullptr;
   // Of a generation.
-  Cq* cq_ = nullptr;
+  CompletionQueue cq_;
   Av* av_ = nullptr;
   Ep* ep_ = nullptr;
   Blob address_;

@@ -26,8 +26,8 @@ constexpr uint64_t kAddressNone = ~uint64_t{0};
 enum : uint32_t { kSockaddrIn = 2, kSockaddrIn6 = 3 };
 enum : int { kProgressAuto = 1, kProgressManual = 2, kThreadSafe = 1, kManaged = 2, kEndpointRdm = 3 };
 enum : int { kBusPci = 1, kLinkDown = 1 };
-enum : int { kEnable = 6 };          // a control command
-enum : int { kCqFormatData = 3, kWaitNone = 0 };
+enum : int { kGetWait = 5, kEnable = 6 };  // control commands
+enum : int { kCqFormatData = 3, kWaitNone = 0, kWaitFd = 3 };
 enum : int { kErrorAvailable = 259, kErrorNoKey = 266, kErrorOverrun = 268, kErrorNoReceive = 269 };  // the others are errno's
 
 struct Fid;
@@ -111,6 +111,8 @@ struct Fabric;
 struct FabricOps {
   size_t size;
   int (*domain)(Fabric*, Info*, Domain**, void* context);
+  void* unused[3];
+  int (*trywait)(Fabric*, Fid** fids, int count);
 };
 struct Fabric {
   Fid fid;

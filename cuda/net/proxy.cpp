@@ -19,6 +19,7 @@ constexpr uint64_t kHostSpin = 50000;        // the same when host threads do, w
 constexpr uint64_t kFirstNap = 10000;
 constexpr uint64_t kBusyNap = 50000;         // longest while writes are under way
 constexpr uint64_t kIdleNap = 1000000;       // longest while a command or an arrival may come unannounced
+constexpr uint64_t kNicNap = 4000000;        // longest while NICs wake us: one that forgets to costs no more
 constexpr uint64_t kLongSleep = 100000000;   // while only a wake-up can bring work
 constexpr int kTake = 64;                    // commands between two looks at the NICs
 constexpr uint64_t kAskNap = 50000;
@@ -157,10 +158,14 @@ void Proxy::rest(uint64_t now) {
     if (!s_.device_producers) sched_yield();
     return;
   }
-  const uint64_t longest = s_.device_producers ? kIdleNap : !idle ? kBusyNap : s_.listens ? kIdleNap : kLongSleep;
+  const bool by_nics = !idle || s_.listens;
+  const std::vector<int>& nics = by_nics ? transfer_.descriptors() : no_nics_;
+  const uint64_t longest = s_.device_producers ? kIdleNap : !nics.empty() ? (idle ? kNicNap : kIdleNap) : !idle ? kBusyNap : by_nics ? kIdleNap : kLongSleep;
   // With GPU producers the spinning was long enough already.
-  const uint64_t ns = s_.device_producers || longest == kLongSleep ? longest : nap_ns_;
-  if (!ring_.sleep(ns)) return;
+  const uint64_t ns = s_.device_producers || !nics.empty() || longest == kLongSleep ? longest : nap_ns_;
+  const Woken why = ring_.sleep(ns, nics);
+  if (why == Woken::kNever) return;
+  if (why == Woken::kByNic) ++nic_wakes_;
   slept_ns_ = now;
   nap_ns_ = std::min(nap_ns_ * 2, longest);
   ++naps_;
@@ -262,6 +267,7 @@ void Proxy::statistics(mknet_stats* out) const {
   for (int i = 0; i < 5; ++i) *values[i] = counts_[i].load(std::memory_order_relaxed);
   out->wakes = wakes_;
   out->naps = naps_;
+  out->nic_wakes = nic_wakes_;
   out->late_ns = late_ns_;
 }
 

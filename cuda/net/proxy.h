@@ -2,7 +2,7 @@
 // nothing to do, and ends everything at the first failure.
 //
 // Host producers wake it. GPU producers cannot, so with them it spins for 100 ms after the last command and then looks
-// once a millisecond. A receiver's proxy on an unordered network must look for arrivals too.
+// once a millisecond. A receiver's proxy on an unordered network must look for arrivals too, unless its NICs wake it.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -92,8 +92,9 @@ class Proxy {
   std::string missing_;            // the first probe that has not come; empty: all have
 
   std::atomic<bool> stop_{false};
+  const std::vector<int> no_nics_;
   uint64_t active_ns_ = 0, nap_ns_ = 0, slept_ns_ = 0;
-  std::atomic<uint64_t> wakes_{0}, naps_{0}, late_ns_{0};
+  std::atomic<uint64_t> wakes_{0}, naps_{0}, nic_wakes_{0}, late_ns_{0};
   std::atomic<uint64_t> counts_[5] = {};
   std::thread thread_;
 };

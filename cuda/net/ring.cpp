@@ -1,13 +1,11 @@
 #include "net/ring.h"
 
-#include <linux/futex.h>
 #include <sched.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <climits>
 #include <ctime>
 
 #include "net/clock.h"
@@ -43,7 +41,14 @@ Ring::Ring(uint32_t capacity, uint64_t start) {
   const uint64_t bytes = (kSlots + uint64_t{capacity} * sizeof(mknet_command) + page - 1) / page * page;
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) fail(MKNET_ERROR_MEMORY, "a FIFO of %u slots: %s", capacity, strerror(errno));
+  const int wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (wake_fd < 0) {
+    const int e = errno;
+    munmap(memory, bytes);
+    fail(MKNET_ERROR_SYSTEM, "a descriptor by which producers wake the proxy: %s", strerror(e));
+  }
   head_ = static_cast<mknet_fifo*>(memory);
+  head_->wake_fd = wake_fd;
   head_->capacity = capacity;
   head_->slots = kSlots;
   head_->bytes = bytes;
@@ -51,7 +56,10 @@ Ring::Ring(uint32_t capacity, uint64_t start) {
   head_->magic = MKNET_FIFO_MAGIC;
 }
 
-Ring::~Ring() { munmap(head_, head_->bytes); }
+Ring::~Ring() {
+  close(head_->wake_fd);
+  munmap(head_, head_->bytes);
+}
 
 mknet_command* Ring::slot(uint64_t position) const {
   auto* slots = reinterpret_cast<mknet_command*>(reinterpret_cast<char*>(head_) + head_->slots);
@@ -81,7 +89,7 @@ uint64_t Ring::push(const mknet_command& command, uint64_t deadline_ns) {
   // Sequentially consistent, as the load of `sleeping`: either the proxy sees the command before it sleeps, or we see
   // that it sleeps.
   __atomic_store_n(&s->sequence, position + 1, __ATOMIC_SEQ_CST);
-  if (load(&head_->sleeping, __ATOMIC_SEQ_CST) != 0) wake();
+  if (load(&head_->sleeping, __ATOMIC_SEQ_CST) != 0 && __atomic_exchange_n(&head_->sleeping, 0, __ATOMIC_SEQ_CST) != 0) wake();
   return position;
 }
 
@@ -96,21 +104,27 @@ bool Ring::take(mknet_command* out) {
 
 void Ring::complete(uint64_t position) { __atomic_store_n(&head_->completed, position, __ATOMIC_RELEASE); }
 
-bool Ring::sleep(uint64_t ns) {
-  const uint32_t ticket = load(&head_->wake, __ATOMIC_SEQ_CST);
+Woken Ring::sleep(uint64_t ns, const std::vector<int>& nics) {
   __atomic_store_n(&head_->sleeping, 1, __ATOMIC_SEQ_CST);
-  const bool waits = load(&slot(next_)->sequence, __ATOMIC_SEQ_CST) != next_ + 1 && !aborted();
-  if (waits) {
+  Woken why = Woken::kNever;
+  if (load(&slot(next_)->sequence, __ATOMIC_SEQ_CST) != next_ + 1 && !aborted()) {
     const timespec t = {static_cast<time_t>(ns / 1000000000u), static_cast<long>(ns % 1000000000u)};
-    syscall(SYS_futex, &head_->wake, FUTEX_WAIT_PRIVATE, ticket, &t, nullptr, 0);
+    waits_.assign(1, {head_->wake_fd, POLLIN, 0});
+    for (const int fd : nics) waits_.push_back({fd, POLLIN, 0});
+    const int ready = ppoll(waits_.data(), waits_.size(), &t, nullptr);
+    // Who wakes us adds to the counter, which stays until it is read: no wake-up is lost between two sleeps.
+    uint64_t count;
+    const bool woken = ready > 0 && waits_[0].revents != 0 && read(head_->wake_fd, &count, sizeof count) == sizeof count;
+    why = woken ? Woken::kByProducer : ready > 0 ? Woken::kByNic : Woken::kByTime;
   }
   __atomic_store_n(&head_->sleeping, 0, __ATOMIC_SEQ_CST);
-  return waits;
+  return why;
 }
 
+// A counter that is full, as it could be after 2^64 - 2 calls, wakes as well.
 void Ring::wake() {
-  __atomic_fetch_add(&head_->wake, 1, __ATOMIC_SEQ_CST);
-  syscall(SYS_futex, &head_->wake, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+  const uint64_t one = 1;
+  if (write(head_->wake_fd, &one, sizeof one) != sizeof one) return;
 }
 
 void Ring::abort() {

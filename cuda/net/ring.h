@@ -1,6 +1,9 @@
 // The two ends of the command FIFO on the host; the layout and the protocol are in fifo.h.
 #pragma once
+#include <poll.h>
+
 #include <cstdint>
+#include <vector>
 
 #include "net/fifo.h"
 
@@ -8,6 +11,9 @@ namespace mk::net {
 
 constexpr uint32_t kDefaultCapacity = 1024;
 constexpr uint32_t kMaxCapacity = 1u << 20;
+
+// Why a sleep ended.
+enum class Woken { kNever, kByProducer, kByNic, kByTime };
 
 class Ring {
  public:
@@ -28,8 +34,9 @@ class Ring {
   uint64_t next() const { return next_; }
   // Proxy: commands below `position` are complete.
   void complete(uint64_t position);
-  // Proxy: sleeps until a host producer pushes, wake() is called or the time is over. True if it slept at all.
-  bool sleep(uint64_t ns);
+  // Proxy: sleeps until a host producer pushes, wake() is called, one of the descriptors of NICs can be read, or the time
+  // is over. kNever: there was a command already, or an abort.
+  Woken sleep(uint64_t ns, const std::vector<int>& nics = {});
 
   void wake();
   void abort();
@@ -45,6 +52,7 @@ class Ring {
 
   mknet_fifo* head_ = nullptr;
   uint64_t next_ = 0;
+  std::vector<pollfd> waits_;  // of sleep(): the eventfd, then NICs
 };
 
 }  // namespace mk::net

@@ -152,6 +152,20 @@ bool Transfer::progress() {
   return any;
 }
 
+const std::vector<int>& Transfer::descriptors() {
+  descriptors_.clear();
+  if (s_.bounce != nullptr && !idle()) return descriptors_;  // a device that copies wakes nobody
+  for (Nic* nic : s_.nics) {
+    const int fd = nic->wait_fd();
+    if (fd < 0 || !nic->may_sleep()) {
+      descriptors_.clear();
+      break;
+    }
+    descriptors_.push_back(fd);
+  }
+  return descriptors_;
+}
+
 void Transfer::look_for_trouble() {
   const uint64_t now = s_.clock(), before = checked_ns_;
   if (now - before < kCheckEvery) return;

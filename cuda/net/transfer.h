@@ -93,6 +93,10 @@ class Transfer {
   // Posts what can be posted and takes what has come. True if anything happened.
   bool progress();
 
+  // The descriptors of NICs by which who sleeps is woken when there may be progress; none if some NIC has none, or
+  // something else is waited for.
+  const std::vector<int>& descriptors();
+
   uint64_t completed() const { return completed_; }  // all commands at positions below are complete
   bool idle() const { return oldest_ == next_ && quiet(); }
   const TransferCounts& counts() const { return counts_; }
@@ -145,6 +149,7 @@ class Transfer {
   uint64_t next_, oldest_;  // command numbers
   uint64_t completed_;
   uint64_t checked_ns_ = 0;
+  std::vector<int> descriptors_;
 };
 
 std::unique_ptr<Transfer> make_ordered(const TransferSettings& settings);

@@ -165,6 +165,16 @@ TEST(ofi_complete_means_delivered) {
   CHECK(two.memory[1][0] == 5);
 }
 
+// A proxy that sleeps is woken by what arrives.
+TEST(ofi_provider_wakes_the_proxy) {
+  if (!installed()) return;
+  Ranks ranks(2, 1 << 16, use_tcp);
+  CHECK(ranks.start() == "" && ranks.verify() == "");
+  constexpr uint64_t kMost = 100000;
+  CHECK(sends_until_woken(ranks, kMost) < kMost);
+  ranks.drain();
+}
+
 // The peer closes with writes under way: the error names provider, both addresses, status and what it means.
 TEST(ofi_peer_closes) {
   if (!installed()) return;

@@ -1,5 +1,6 @@
 // Backend ofi over the fake libfabric. Names with V and a number are public faults, by the project's list.
 #include <dlfcn.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -281,6 +282,58 @@ TEST(ofi_V50_completion_queues_have_room) {
           ranks.drain();
         }) == "");
   CHECK(seen().most_queued <= seen().cq_size && seen().most_queued > 0);
+}
+
+// A receiver's proxy sleeps until its NIC wakes it, if the provider's queues have descriptors; else it looks now and then.
+TEST(ofi_NICs_wake_the_proxy) {
+  for (const bool descriptors : {true, false}) {
+    fakefabric::Settings& s = fresh();
+    s.data_progress = ofi::kProgressManual;
+    s.no_descriptors = !descriptors;
+    CHECK(session([&](Ranks& ranks) {
+            const uint64_t most = descriptors ? 100000 : 20;
+            CHECK((sends_until_woken(ranks, most) < most) == descriptors);
+            CHECK((nic_wakes(ranks[1]) > 0) == descriptors);
+          }) == "");
+    CHECK(nothing_left());
+  }
+}
+
+// Who may sleep: nobody for whom something has come, or whose writes are on their way.
+TEST(ofi_sleep_is_asked_for) {
+  fresh();
+  uint64_t heap[2][8] = {};
+  std::unique_ptr<Nic> nics[2];
+  for (int32_t r = 0; r < 2; ++r) {
+    mknet_desc d;
+    MKNET_INIT(&d);
+    d.rank = r, d.world = 2;
+    use_fake(d);
+    nics[r] = std::move(open_ofi(d)[0]);
+    Region region;
+    region.base = reinterpret_cast<char*>(heap[r]), region.bytes = sizeof heap[r], region.writable = true;
+    for (const uint32_t number : {kHeap, kInbox}) nics[r]->add_region(number, region);
+    CHECK(nics[r]->wait_fd() < 0);  // of a generation
+    nics[r]->common(1);
+  }
+  for (uint32_t r = 0; r < 2; ++r) nics[r]->connect(1 - r, 1, nics[1 - r]->common(1), nics[1 - r]->endpoint(r), nullptr);
+  const auto readable = [&](int r) {
+    pollfd p = {nics[r]->wait_fd(), POLLIN, 0};
+    return poll(&p, 1, 0) == 1;
+  };
+  for (int r = 0; r < 2; ++r) CHECK(nics[r]->wait_fd() >= 0 && nics[r]->may_sleep() && !readable(r));
+  Write w;
+  w.id = 1, w.peer = 1, w.bytes = 8, w.immediate = true;
+  CHECK(nics[0]->post(&w, 1) == 1);
+  CHECK(!nics[0]->may_sleep());  // it is on its way
+  Completion c[8];
+  size_t done = 0;
+  for (int i = 0; i < 1000 && done == 0; ++i) done = nics[0]->poll(c, 8);
+  CHECK(done == 1 && readable(1) && !nics[1]->may_sleep());
+  CHECK(nics[1]->poll(c, 8) == 1 && c[0].kind == Completion::kArrived);
+  CHECK(nics[1]->may_sleep() && !readable(1) && nics[0]->may_sleep());
+  for (auto& nic : nics) nic.reset();
+  CHECK(nothing_left());
 }
 
 // V53: any result but 0 is an error, also -1 with the number in errno.

@@ -154,4 +154,24 @@ inline mknet_command command(int peer, uint64_t source, uint64_t target, uint64_
   return c;
 }
 
+inline uint64_t nic_wakes(RankNet& k) {
+  mknet_stats s;
+  MKNET_INIT(&s);
+  NET_OK([&](mknet_error* e) { return mknet_statistics(k.net, &s, e); });
+  return s.nic_wakes;
+}
+
+// Rank 0 sends to rank 1, whose proxy sleeps, again and again until a NIC has woken it, but not more than `most` times; how often.
+inline uint64_t sends_until_woken(Ranks& ranks, uint64_t most) {
+  for (uint64_t i = 1; i <= most; ++i) {
+    const mknet_fifo* fifo = mknet_queue(ranks[1].net);
+    while (__atomic_load_n(&fifo->sleeping, __ATOMIC_ACQUIRE) == 0) std::this_thread::yield();
+    const mknet_command c = command(1, 0, 0, 8, 1024, i);
+    NET_OK([&](mknet_error* e) { return mknet_push(ranks[0].net, &c, kPatience, nullptr, e); });
+    CHECK(ranks[1].wait(1024, i));
+    if (nic_wakes(ranks[1]) > 0) return i;
+  }
+  return most;
+}
+
 }  // namespace test

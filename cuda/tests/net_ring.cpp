@@ -1,4 +1,7 @@
 // The command FIFO: order, many producers, full, wrap of its counters, wake-up, abort.
+#include <sys/eventfd.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <thread>
 #include <vector>
@@ -102,9 +105,7 @@ TEST(fifo_no_wake_up_is_lost) {
   std::thread proxy([&] {
     mknet_command c;
     while (taken < 2000) {
-      const uint64_t before = now_ns();
-      ring.sleep(20 * kSecond);
-      lost = lost || now_ns() - before >= 20 * kSecond;
+      lost = lost || ring.sleep(60 * kSecond) == Woken::kByTime;
       while (ring.take(&c)) ++taken;
     }
   });
@@ -115,6 +116,37 @@ TEST(fifo_no_wake_up_is_lost) {
   }
   proxy.join();
   CHECK(!lost);
+}
+
+// What ends a sleep: a command, a NIC, the time; a wake-up that came before is not lost, and counts once.
+TEST(fifo_sleep_says_what_ended_it) {
+  Ring ring(4, 0);
+  const int nic = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  const uint64_t long_time = 600 * kSecond;
+  CHECK(ring.sleep(1000, {nic}) == Woken::kByTime);
+  std::thread device([&] { CHECK(eventfd_write(nic, 1) == 0); });
+  CHECK(ring.sleep(long_time, {nic}) == Woken::kByNic);
+  device.join();
+  CHECK(ring.sleep(long_time, {nic}) == Woken::kByNic);  // it is not ours to read
+  eventfd_t count;
+  CHECK(eventfd_read(nic, &count) == 0);
+  std::thread producer([&] {
+    while (__atomic_load_n(&ring.head()->sleeping, __ATOMIC_ACQUIRE) == 0) std::this_thread::yield();
+    ring.push(numbered(0, 0), now_ns() + kSecond);
+  });
+  CHECK(ring.sleep(long_time, {nic}) != Woken::kByTime);
+  producer.join();
+  CHECK(ring.sleep(long_time, {nic}) == Woken::kNever);  // the command has not been taken
+  mknet_command c;
+  CHECK(ring.take(&c));
+  ring.sleep(1000);  // takes the producer's wake-up, if the sleep ended before it came
+  ring.wake();
+  ring.wake();
+  CHECK(ring.sleep(long_time, {nic}) == Woken::kByProducer);
+  CHECK(ring.sleep(1000, {nic}) == Woken::kByTime);
+  ring.abort();
+  CHECK(ring.sleep(long_time, {nic}) == Woken::kNever);
+  close(nic);
 }
 
 TEST(fifo_bad_capacity) {

@@ -68,6 +68,7 @@ SAME(BusAttr, pci, fi_bus_attr, attr.pci);
 SAME(LinkAttr, state, fi_link_attr, state);
 SAME(LinkAttr, speed, fi_link_attr, speed);
 SAME(FabricOps, domain, fi_ops_fabric, domain);
+SAME(FabricOps, trywait, fi_ops_fabric, trywait);
 SAME(Fabric, ops, fid_fabric, ops);
 SAME_SIZE(AvAttr, fi_av_attr);
 SAME(AvAttr, type, fi_av_attr, type);
@@ -127,7 +128,7 @@ static_assert(o::kOrderWaw == FI_ORDER_WAW && o::kOrderRmaWaw == FI_ORDER_RMA_WA
 static_assert(o::kAddressNone == FI_ADDR_NOTAVAIL && o::kSockaddrIn == FI_SOCKADDR_IN && o::kSockaddrIn6 == FI_SOCKADDR_IN6);
 static_assert(o::kProgressAuto == FI_PROGRESS_AUTO && o::kProgressManual == FI_PROGRESS_MANUAL);
 static_assert(o::kThreadSafe == FI_THREAD_SAFE && o::kManaged == FI_RM_ENABLED && o::kEndpointRdm == FI_EP_RDM);
-static_assert(o::kBusPci == FI_BUS_PCI && o::kLinkDown == FI_LINK_DOWN && o::kEnable == FI_ENABLE);
-static_assert(o::kCqFormatData == FI_CQ_FORMAT_DATA && o::kWaitNone == FI_WAIT_NONE);
+static_assert(o::kBusPci == FI_BUS_PCI && o::kLinkDown == FI_LINK_DOWN && o::kEnable == FI_ENABLE && o::kGetWait == FI_GETWAIT);
+static_assert(o::kCqFormatData == FI_CQ_FORMAT_DATA && o::kWaitNone == FI_WAIT_NONE && o::kWaitFd == FI_WAIT_FD);
 static_assert(o::kErrorAvailable == FI_EAVAIL && o::kErrorNoKey == FI_ENOKEY && o::kErrorOverrun == FI_EOVERRUN);
 static_assert(o::kErrorNoReceive == FI_ENORX);

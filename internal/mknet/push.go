@@ -7,18 +7,13 @@ import "C"
 
 import (
 	"fmt"
-	"math"
 	"sync/atomic"
 	"syscall"
 	"time"
 	"unsafe"
-
-	"golang.org/x/sys/unix"
 )
 
 const (
-	futexWakePrivate = 1 | 128
-
 	spins   = 200 // looks before a waiting producer naps
 	longest = 200 * time.Microsecond
 )
@@ -57,11 +52,16 @@ func (n *Net) Push(c Command, deadline time.Time) (position uint64, err error) {
 	slot.flag, slot.value = C.uint64_t(c.Flag), C.uint64_t(c.Value)
 	slot.source_stride, slot.target_stride = C.uint32_t(c.SourceStride), C.uint32_t(c.TargetStride)
 	word64(&slot.sequence).Store(position + 1)
-	if word32(&f.sleeping).Load() != 0 {
-		word32(&f.wake).Add(1)
-		_, _, _ = syscall.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&f.wake)), futexWakePrivate, math.MaxInt32, 0, 0, 0)
+	if sleeping := word32(&f.sleeping); sleeping.Load() != 0 && sleeping.Swap(0) != 0 {
+		wake(int(f.wake_fd))
 	}
 	return position, nil
+}
+
+// wake adds 1 to the eventfd that a sleeping proxy waits for. The write never blocks, so the scheduler need not know.
+func wake(fd int) {
+	one := uint64(1)
+	_, _, _ = syscall.RawSyscall(syscall.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(&one)), unsafe.Sizeof(one))
 }
 
 // Flush waits until the commands below a position are complete.

@@ -2,78 +2,22 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
+
+#include "tests/fake/ofi/inside.h"
 
 using namespace fakefabric;
 using namespace mk::net::ofi;
 
 namespace {
 
-Control control;
-uint64_t drawn, next_address = 1, next_key = 1, write_calls;
-
-uint64_t draw(uint64_t below) {
-  drawn = drawn * 6364136223846793005u + 1442695040888963407u + control.settings.seed;
-  return (drawn >> 33) % below;
-}
-int failure(const char* call) {
-  const auto f = control.settings.fail.find(call);
-  return f != control.settings.fail.end() ? f->second : 0;
-}
-
-struct FakeDomain;
-struct FakeFabric : Fabric {
-  int users = 0;
-};
-struct FakeDomain : Domain {
-  FakeFabric* fabric;
-  int users = 0;
-};
-struct FakeMr : Mr {
-  FakeDomain* domain;
-  char* base;
-  size_t bytes;
-  uint64_t access;
-  Fid* endpoint = nullptr;
-  bool enabled = false;
-};
-struct Event {
-  bool bad;
-  CqEntry entry;
-  CqError error;
-};
-struct FakeCq : Cq {
-  FakeDomain* domain;
-  size_t room;
-  int users = 0;
-  std::deque<Event> events;
-};
-struct FakeAv : Av {
-  FakeDomain* domain;
-  int users = 0;
-};
-struct Piece {
-  MsgRma m;
-  iovec from;
-  RmaIov to;
-  uint64_t flags, number;
-};
-struct FakeEp : Ep {
-  FakeDomain* domain;
-  uint64_t address;
-  FakeCq* cq = nullptr;
-  FakeAv* av = nullptr;
-  bool enabled = false;
-  int users = 0;
-  std::deque<Piece> queue;
-};
-std::vector<FakeMr*> mrs;
-std::vector<FakeEp*> eps;
+uint64_t next_address = 1, next_key = 1, write_calls;
 
 template <class T>
 T* of(Fid* f) { return reinterpret_cast<T*>(f); }
@@ -86,73 +30,6 @@ int gone(T* x, int* parent, int& live) {
   return --live, delete x, 0;
 }
 
-void push(FakeCq* cq, const Event& e) {
-  cq->events.push_back(e);
-  control.seen.most_queued = std::max<uint64_t>(control.seen.most_queued, cq->events.size());
-  if (cq->events.size() <= cq->room) return;
-  Event over = {true, {}, {}};
-  over.error.err = kErrorOverrun;
-  cq->events.push_front(over);
-}
-
-Event bad(const Piece& p, int err, int prov) {
-  Event e = {true, {}, {}};
-  e.error.op_context = p.m.context, e.error.err = err, e.error.prov_errno = prov;
-  return e;
-}
-
-// A NIC stores aligned words whole.
-void store(char* to, const char* from, size_t bytes) {
-  size_t at = 0;
-  if (reinterpret_cast<uintptr_t>(to) % 8 == 0)
-    for (; at + 8 <= bytes; at += 8) {
-      uint64_t word;
-      memcpy(&word, from + at, 8);
-      __atomic_store_n(reinterpret_cast<uint64_t*>(to + at), word, __ATOMIC_SEQ_CST);
-    }
-  memcpy(to + at, from + at, bytes - at);
-}
-
-void deliver(FakeEp* ep, const Piece& p) {
-  const Settings& s = control.settings;
-  memset(p.m.context, 0xee, 64);  // it is the provider's until now
-  if (p.number == s.bad_write) {
-    if (s.canceled_first) push(ep->cq, bad(p, ECANCELED, 0));
-    return push(ep->cq, bad(p, s.bad_err, s.bad_prov));
-  }
-  const auto peer = std::find_if(eps.begin(), eps.end(), [&](const FakeEp* e) { return e->address == p.m.addr; });
-  if (peer == eps.end()) return push(ep->cq, bad(p, ECANCELED, ENOTCONN));
-  const bool bound = (s.mr_mode & kMrEndpoint) != 0;
-  const auto mr = std::find_if(mrs.begin(), mrs.end(), [&](const FakeMr* m) {
-    return m->key == p.to.key && m->domain == (*peer)->domain && (!bound || (m->enabled && m->endpoint == &(*peer)->fid));
-  });
-  if (mr == mrs.end() || ((*mr)->access & kRemoteWrite) == 0) return push(ep->cq, bad(p, EACCES, 0));
-  const uint64_t offset = p.to.addr - ((s.mr_mode & kMrVirtAddr) != 0 ? reinterpret_cast<uint64_t>((*mr)->base) : 0);
-  if (offset > (*mr)->bytes || p.to.len > (*mr)->bytes - offset) return push(ep->cq, bad(p, EACCES, 1));
-  store((*mr)->base + offset, static_cast<const char*>(p.from.iov_base), p.from.iov_len);
-  Event e = {false, {}, {}};
-  if ((p.flags & kRemoteCqData) != 0) {
-    e.entry.flags = kRemoteCqData | kRemoteWrite | kRma, e.entry.data = p.m.data;
-    if (s.cq_data_size < 8) e.entry.data &= (uint64_t{1} << s.cq_data_size * 8) - 1;
-    push((*peer)->cq, e);
-  }
-  e.entry = {};
-  e.entry.op_context = p.m.context, e.entry.flags = kRma | kWrite;
-  push(ep->cq, e);
-}
-
-void progress(FakeCq* cq) {
-  for (FakeEp* ep : std::vector<FakeEp*>(eps)) {
-    if (ep->cq != cq || control.settings.lose) continue;
-    for (uint64_t n = ep->queue.empty() ? 0 : draw(ep->queue.size() + 1); n > 0; --n) {
-      const size_t at = control.settings.ordered ? 0 : draw(ep->queue.size());
-      const Piece p = ep->queue[at];
-      ep->queue.erase(ep->queue.begin() + static_cast<ptrdiff_t>(at));
-      deliver(ep, p);
-    }
-  }
-}
-
 enum : size_t { kFabric = 1, kDomain, kCq, kAv, kEp, kMr };
 
 int close_object(Fid* f) {
@@ -161,7 +38,12 @@ int close_object(Fid* f) {
   switch (f->fclass) {
     case kFabric: return gone(of<FakeFabric>(f), nullptr, seen.fabrics);
     case kDomain: return gone(of<FakeDomain>(f), &of<FakeDomain>(f)->fabric->users, seen.domains);
-    case kCq: return gone(of<FakeCq>(f), &of<FakeCq>(f)->domain->users, seen.cqs);
+    case kCq: {
+      const int fd = of<FakeCq>(f)->wait_fd;
+      const int r = gone(of<FakeCq>(f), &of<FakeCq>(f)->domain->users, seen.cqs);
+      if (r == 0 && fd >= 0) close(fd);
+      return r;
+    }
     case kAv: return gone(of<FakeAv>(f), &of<FakeAv>(f)->domain->users, seen.avs);
     case kEp: {
       auto* x = of<FakeEp>(f);
@@ -190,8 +72,9 @@ int bind_objects(Fid* f, Fid* to, uint64_t flags) {
   return ep->cq = of<FakeCq>(to), ++ep->cq->users, 0;
 }
 
-int control_object(Fid* f, int command, void*) {
+int control_object(Fid* f, int command, void* argument) {
   std::lock_guard<std::mutex> lock(control.mutex);
+  if (command == kGetWait && f->fclass == kCq && of<FakeCq>(f)->wait_fd >= 0) return *static_cast<int*>(argument) = of<FakeCq>(f)->wait_fd, 0;
   if (command != kEnable) return -ENOSYS;
   if (f->fclass == kMr) return of<FakeMr>(f)->enabled = true, 0;
   if (const int r = failure("enable")) return r;
@@ -304,8 +187,10 @@ int open_av(Domain* d, AvAttr*, Av** out, void*) {
 int open_cq(Domain* d, CqAttr* a, Cq** out, void*) {
   std::lock_guard<std::mutex> lock(control.mutex);
   if (const int r = failure("cq")) return r;
+  if (a->wait_obj == kWaitFd && control.settings.no_descriptors) return -ENOSYS;
   auto* x = made<FakeCq>(kCq);
   x->ops = &cq_ops, x->domain = static_cast<FakeDomain*>(d), x->room = a->size;
+  if (a->wait_obj == kWaitFd) x->wait_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   control.seen.cq_size = a->size;
   return ++x->domain->users, ++control.seen.cqs, *out = x, 0;
 }
@@ -326,7 +211,20 @@ int open_domain(Fabric* f, Info*, Domain** out, void*) {
   x->ops = &domain_ops, x->mr = &mr_ops, x->fabric = static_cast<FakeFabric*>(f);
   return ++x->fabric->users, ++control.seen.domains, *out = x, 0;
 }
-FabricOps fabric_ops = {sizeof fabric_ops, open_domain};
+// Resets the descriptors; then one may wait for them, unless there is something already.
+int trywait(Fabric*, Fid** fids, int count) {
+  std::lock_guard<std::mutex> lock(control.mutex);
+  if (const int r = failure("trywait")) return r;
+  int r = 0;
+  for (int i = 0; i < count; ++i) {
+    auto* cq = of<FakeCq>(fids[i]);
+    uint64_t signals;
+    if (read(cq->wait_fd, &signals, sizeof signals) < 0 && errno != EAGAIN) return -EINVAL;
+    if (!cq->events.empty() || has_work(cq)) r = -EAGAIN;
+  }
+  return r;
+}
+FabricOps fabric_ops = {sizeof fabric_ops, open_domain, {}, trywait};
 
 // Infos are one block each, and end with it.
 struct Block : Info {

@@ -38,6 +38,7 @@ struct Settings {
   int bad_err = 0, bad_prov = 0;
   bool canceled_first = false;  // before that error, another write's cancellation is told
   bool lose = false;        // writes never end
+  bool no_descriptors = false;  // its completion queues wake nobody
 };
 
 // What was seen; live objects must be 0 at the end.
