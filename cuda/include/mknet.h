@@ -205,8 +205,9 @@ MKNET_API mknet_fifo* mknet_queue(mknet* net);
 /* A producer in C: pushes a command; *position (may be NULL) is its place. Any thread. `sequence` need not be set. */
 MKNET_API int mknet_push(mknet* net, const mknet_command* command, uint64_t timeout_ns, uint64_t* position, mknet_error* error);
 
-/* Waits until all commands below `position` are complete. Any thread. */
-MKNET_API int mknet_flush(mknet* net, uint64_t position, uint64_t timeout_ns, mknet_error* error);
+/* Waits until commands below `position` are complete, so that their sources may be reused: those to `peer`, of which the
+ * last is at position - 1, whatever becomes of those to others; or, with peer -1, all. Any thread. */
+MKNET_API int mknet_flush(mknet* net, int32_t peer, uint64_t position, uint64_t timeout_ns, mknet_error* error);
 
 /* Waits until all commands pushed are complete and nothing is under way. */
 MKNET_API int mknet_drain(mknet* net, uint64_t timeout_ns, mknet_error* error);

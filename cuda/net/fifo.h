@@ -10,6 +10,7 @@
  *     or abort is set                                copy the command, then consumed = p + 1  (release)
  *   store words 1 to 7 of the slot                   ... post it, see it through ...
  *   store slot.sequence = p + 1  (release.sys)       completed = q  (release): sources of all commands below q
+ *                                                    its peer's word, as completed, for commands to that peer alone
  *   host only: full fence; if sleeping != 0 and        may be reused
  *     exchange(sleeping, 0) != 0: add 1 to the
  *     eventfd wake_fd
@@ -68,14 +69,15 @@ MKNET_ASSERT(offsetof(mknet_command, target_stride) == 60, "layout");
 #define MKNET_FIFO_MAGIC 0x6f66696674656e6bull /* "knetfifo" */
 #define MKNET_FIFO_LINE 128                    /* two cache lines: neighbours are fetched in pairs */
 
-/* The head of the FIFO; slots follow at `slots`. Words of different writers are on different lines. */
+/* The head of the FIFO; slots follow at `slots`, the words of peers at `peers`. Words of different writers are on different lines. */
 typedef struct mknet_fifo {
   uint64_t magic;
   uint32_t capacity; /* slots, a power of two */
   uint32_t slots;    /* offset of slot 0 from the start of this struct */
   uint64_t bytes;    /* of the whole FIFO */
   uint64_t start;    /* first position: what tail, consumed and completed were at the beginning */
-  char pad0[MKNET_FIFO_LINE - 32];
+  uint64_t peers;    /* offset of one word per rank: commands to it at positions below are complete */
+  char pad0[MKNET_FIFO_LINE - 40];
   uint64_t tail;     /* host producers: next position to claim */
   char pad1[MKNET_FIFO_LINE - 8];
   uint64_t consumed; /* proxy: slots of positions below are free */

@@ -124,8 +124,8 @@ int mknet_push(mknet* net, const mknet_command* command, uint64_t timeout_ns, ui
   });
 }
 
-int mknet_flush(mknet* net, uint64_t position, uint64_t timeout_ns, mknet_error* error) {
-  return guarded(error, [&] { checked(net)->flush(position, timeout_ns); });
+int mknet_flush(mknet* net, int32_t peer, uint64_t position, uint64_t timeout_ns, mknet_error* error) {
+  return guarded(error, [&] { checked(net)->flush(peer, position, timeout_ns); });
 }
 
 int mknet_drain(mknet* net, uint64_t timeout_ns, mknet_error* error) {

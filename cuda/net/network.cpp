@@ -79,7 +79,7 @@ Network::Network(const mknet_desc& d)
       may_bounce_(d.bounce != 0),
       device_(d.device),
       bounce_(device_),
-      ring_(d.capacity, d.start),
+      ring_(d.capacity, d.start, world_),
       regions_(kRegions),
       nics_(open_nics(d, device_)),
       rails_(parse_rails(d.rails, nics_.size())),
@@ -262,13 +262,16 @@ uint64_t Network::push(const mknet_command& command, uint64_t timeout_ns) {
   }
 }
 
-void Network::flush(uint64_t position, uint64_t timeout_ns) const {
+void Network::flush(int32_t peer, uint64_t position, uint64_t timeout_ns) const {
+  if (peer < -1 || peer >= static_cast<int32_t>(world_)) fail(MKNET_ERROR_ARGUMENT, "rank %d is not in a world of %u", peer, world_);
+  const auto completed = [&] { return peer < 0 ? ring_.completed() : ring_.completed(static_cast<uint32_t>(peer)); };
   const uint64_t deadline = now_ns() + timeout_ns;
-  for (int tries = 0; static_cast<int64_t>(ring_.completed() - position) < 0; ++tries) {
+  for (int tries = 0; static_cast<int64_t>(completed() - position) < 0; ++tries) {
     verdict_.check();
     if (tries < kSpins) continue;
     if (now_ns() >= deadline)
-      fail(MKNET_ERROR_TIMEOUT, "rank %u: commands below %" PRIu64 " are complete, waited for %" PRIu64, rank_, ring_.completed(), position);
+      fail(MKNET_ERROR_TIMEOUT, "rank %u: commands%s below %" PRIu64 " are complete, waited for %" PRIu64, rank_,
+           peer < 0 ? "" : format(" to rank %d", peer).c_str(), completed(), position);
     std::this_thread::sleep_for(std::chrono::nanoseconds(kNap));
   }
 }

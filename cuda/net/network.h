@@ -29,7 +29,7 @@ class Network {
   Ring& ring() { return ring_; }
   const Verdict& verdict() const { return verdict_; }
   uint64_t push(const mknet_command& command, uint64_t timeout_ns);
-  void flush(uint64_t position, uint64_t timeout_ns) const;
+  void flush(int32_t peer, uint64_t position, uint64_t timeout_ns) const;
   std::string describe() const;
   void statistics(mknet_stats* out) const;
 

@@ -145,6 +145,7 @@ void Proxy::loop() {
 }
 
 void Proxy::publish() {
+  transfer_.completions([this](uint32_t peer, uint64_t position) { ring_.complete(peer, position); });
   ring_.complete(transfer_.completed());
   const TransferCounts& c = transfer_.counts();
   const uint64_t values[5] = {c.commands, c.writes, c.doorbells, c.bytes, c.flags_raised};

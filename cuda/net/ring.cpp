@@ -33,12 +33,13 @@ void nap(uint64_t ns) {
 
 }  // namespace
 
-Ring::Ring(uint32_t capacity, uint64_t start) {
+Ring::Ring(uint32_t capacity, uint64_t start, uint32_t peers) : peers_(peers) {
   if (capacity == 0) capacity = kDefaultCapacity;
   if ((capacity & (capacity - 1)) != 0 || capacity > kMaxCapacity)
     fail(MKNET_ERROR_ARGUMENT, "a FIFO of %u slots: a power of two up to %u is needed", capacity, kMaxCapacity);
   const uint64_t page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-  const uint64_t bytes = (kSlots + uint64_t{capacity} * sizeof(mknet_command) + page - 1) / page * page;
+  const uint64_t words = kSlots + uint64_t{capacity} * sizeof(mknet_command);
+  const uint64_t bytes = (words + peers * sizeof(uint64_t) + page - 1) / page * page;
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) fail(MKNET_ERROR_MEMORY, "a FIFO of %u slots: %s", capacity, strerror(errno));
   const int wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -52,6 +53,7 @@ Ring::Ring(uint32_t capacity, uint64_t start) {
   head_->capacity = capacity;
   head_->slots = kSlots;
   head_->bytes = bytes;
+  head_->peers = words;
   reset(start);
   head_->magic = MKNET_FIFO_MAGIC;
 }
@@ -64,6 +66,10 @@ Ring::~Ring() {
 mknet_command* Ring::slot(uint64_t position) const {
   auto* slots = reinterpret_cast<mknet_command*>(reinterpret_cast<char*>(head_) + head_->slots);
   return slots + (position & (head_->capacity - 1));
+}
+
+uint64_t* Ring::peer_word(uint32_t peer) const {
+  return reinterpret_cast<uint64_t*>(reinterpret_cast<char*>(head_) + head_->peers) + peer;
 }
 
 uint64_t Ring::push(const mknet_command& command, uint64_t deadline_ns) {
@@ -104,6 +110,8 @@ bool Ring::take(mknet_command* out) {
 
 void Ring::complete(uint64_t position) { __atomic_store_n(&head_->completed, position, __ATOMIC_RELEASE); }
 
+void Ring::complete(uint32_t peer, uint64_t position) { __atomic_store_n(peer_word(peer), position, __ATOMIC_RELEASE); }
+
 Woken Ring::sleep(uint64_t ns, const std::vector<int>& nics) {
   __atomic_store_n(&head_->sleeping, 1, __ATOMIC_SEQ_CST);
   Woken why = Woken::kNever;
@@ -134,6 +142,7 @@ void Ring::abort() {
 
 bool Ring::aborted() const { return load(&head_->abort, __ATOMIC_SEQ_CST) != 0; }
 uint64_t Ring::completed() const { return load(&head_->completed, __ATOMIC_ACQUIRE); }
+uint64_t Ring::completed(uint32_t peer) const { return load(peer_word(peer), __ATOMIC_ACQUIRE); }
 uint64_t Ring::tail() const { return load(&head_->tail, __ATOMIC_ACQUIRE); }
 
 void Ring::reset(uint64_t start) {
@@ -144,6 +153,7 @@ void Ring::reset(uint64_t start) {
   __atomic_store_n(&head_->tail, start, __ATOMIC_RELAXED);
   __atomic_store_n(&head_->consumed, start, __ATOMIC_RELAXED);
   __atomic_store_n(&head_->completed, start, __ATOMIC_RELAXED);
+  for (uint32_t peer = 0; peer < peers_; ++peer) __atomic_store_n(peer_word(peer), start, __ATOMIC_RELAXED);
   __atomic_store_n(&head_->sleeping, 0, __ATOMIC_RELAXED);
   __atomic_store_n(&head_->abort, 0, __ATOMIC_RELEASE);
 }

@@ -17,7 +17,8 @@ enum class Woken { kNever, kByProducer, kByNic, kByTime };
 
 class Ring {
  public:
-  Ring(uint32_t capacity, uint64_t start);
+  // `peers`: ranks that commands may be for.
+  Ring(uint32_t capacity, uint64_t start, uint32_t peers = 1);
   ~Ring();
   Ring(const Ring&) = delete;
   Ring& operator=(const Ring&) = delete;
@@ -34,6 +35,8 @@ class Ring {
   uint64_t next() const { return next_; }
   // Proxy: commands below `position` are complete.
   void complete(uint64_t position);
+  // Proxy: those to a peer are.
+  void complete(uint32_t peer, uint64_t position);
   // Proxy: sleeps until a host producer pushes, wake() is called, one of the descriptors of NICs can be read, or the time
   // is over. kNever: there was a command already, or an abort.
   Woken sleep(uint64_t ns, const std::vector<int>& nics = {});
@@ -42,6 +45,7 @@ class Ring {
   void abort();
   bool aborted() const;
   uint64_t completed() const;
+  uint64_t completed(uint32_t peer) const;
   uint64_t tail() const;
 
   // Empties the FIFO; no producer and no proxy may be at work.
@@ -49,7 +53,9 @@ class Ring {
 
  private:
   mknet_command* slot(uint64_t position) const;
+  uint64_t* peer_word(uint32_t peer) const;
 
+  const uint32_t peers_;
   mknet_fifo* head_ = nullptr;
   uint64_t next_ = 0;
   std::vector<pollfd> waits_;  // of sleep(): the eventfd, then NICs

@@ -12,7 +12,7 @@ constexpr uint64_t kCheckEvery = 10000000;  // ns
 }  // namespace
 
 Transfer::Transfer(const TransferSettings& settings)
-    : s_(settings), table_(kTable), next_(settings.start), oldest_(settings.start), completed_(settings.start) {
+    : s_(settings), table_(kTable), next_(settings.start), oldest_(settings.start), completed_(settings.start), peers_done_(settings.world) {
   set_piece();
 }
 
@@ -77,7 +77,9 @@ uint64_t Transfer::probe_seen(uint32_t peer, uint32_t lane) const {
 void Transfer::enter(const mknet_command& command, uint64_t position, int32_t probe_lane) {
   const uint64_t number = next_++;
   under_way(number) = {command, position, s_.clock(), 0, probe_lane};
+  if (position != kInternal) peers_done_[command.peer].numbers.push_back(number);
   under_way(number).pending = begin(number);
+  if (under_way(number).pending == 0) settle(command.peer);
   retire();
 }
 
@@ -120,7 +122,18 @@ std::string Transfer::text_of(uint32_t peer, const Way& way) const {
 void Transfer::written(uint64_t number) {
   if (number - oldest_ >= next_ - oldest_ || under_way(number).pending == 0)
     fail(MKNET_ERROR_SYSTEM, "a NIC completed write %" PRIu64 ", which is not under way", number);
-  --under_way(number).pending;
+  if (--under_way(number).pending == 0) settle(under_way(number).command.peer);
+}
+
+// A command to a peer is complete, and may end the waiting of those behind it.
+void Transfer::settle(uint32_t peer) {
+  PeerDone& p = peers_done_[peer];
+  bool more = false;
+  for (; !p.numbers.empty() && under_way(p.numbers.front()).pending == 0; p.numbers.pop_front(), more = true)
+    p.completed = under_way(p.numbers.front()).position + 1;
+  if (!more || !p.told) return;
+  p.told = false;
+  news_.push_back(peer);
 }
 
 void Transfer::retire() {

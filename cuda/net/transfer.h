@@ -98,6 +98,12 @@ class Transfer {
   const std::vector<int>& descriptors();
 
   uint64_t completed() const { return completed_; }  // all commands at positions below are complete
+  // Tells of each peer for which more is complete than was told before: all commands to it at positions below are.
+  template <class F>
+  void completions(F&& tell) {
+    for (const uint32_t peer : news_) peers_done_[peer].told = true, tell(peer, peers_done_[peer].completed);
+    news_.clear();
+  }
   bool idle() const { return oldest_ == next_ && quiet(); }
   const TransferCounts& counts() const { return counts_; }
 
@@ -142,12 +148,21 @@ class Transfer {
   void check(const mknet_command& command) const;
   void enter(const mknet_command& command, uint64_t position, int32_t probe_lane);
   void written(uint64_t number);
+  void settle(uint32_t peer);
   void retire();
   void look_for_trouble();
 
   std::vector<UnderWay> table_;
   uint64_t next_, oldest_;  // command numbers
   uint64_t completed_;
+  // Of the FIFO's commands to a peer: the numbers of those that are not complete, or behind one that is not.
+  struct PeerDone {
+    std::deque<uint64_t> numbers;
+    uint64_t completed = 0;
+    bool told = true;
+  };
+  std::vector<PeerDone> peers_done_;
+  std::vector<uint32_t> news_;  // peers that are not told
   uint64_t checked_ns_ = 0;
   std::vector<int> descriptors_;
 };

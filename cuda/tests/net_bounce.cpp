@@ -126,7 +126,7 @@ void send(Devices& d) {
     c.source_stride = c.target_stride = static_cast<uint32_t>(stride);
     uint64_t position = 0;
     NET_OK([&](mknet_error* e) { return mknet_push(from.net, &c, kPatience, &position, e); });
-    NET_OK([&](mknet_error* e) { return mknet_flush(from.net, position + 1, kPatience, e); });
+    NET_OK([&](mknet_error* e) { return mknet_flush(from.net, 1, position + 1, kPatience, e); });
     // A flag that says of a command that was complete: it must not overtake its bytes on their way to the device.
     c = command(1, 0, 0, 0, 1088, round);
     NET_OK([&](mknet_error* e) { return mknet_push(from.net, &c, kPatience, nullptr, e); });

@@ -298,7 +298,7 @@ TEST(faults_V83_calls_while_it_fails) {
           mknet_error e;
           const mknet_command c = command(1, 0, 0, 64, 1024 + static_cast<uint64_t>(t) * 64, i);
           uint64_t position = 0;
-          if (mknet_push(ranks[0].net, &c, kSecond / 100, &position, &e) == MKNET_OK && t == 0) mknet_flush(ranks[0].net, position + 1, kSecond / 100, &e);
+          if (mknet_push(ranks[0].net, &c, kSecond / 100, &position, &e) == MKNET_OK && t == 0) mknet_flush(ranks[0].net, 1, position + 1, kSecond / 100, &e);
           mknet_status(ranks[0].net, 0, &e);
         }
       });
@@ -314,7 +314,7 @@ TEST(faults_V83_calls_while_it_fails) {
   CHECK(nothing_left());
 }
 
-// One peer that takes nothing does not hold up the others.
+// One peer that takes nothing does not hold up the others, nor those who wait for the end of what they send to others.
 TEST(faults_V86_stuck_peer_stops_no_other) {
   for (const bool relaxed : {false, true}) {
     // Rank 0 reaches rank 1 over rail 0 and rank 2 over rail 1.
@@ -330,13 +330,20 @@ TEST(faults_V86_stuck_peer_stops_no_other) {
     set([](fake::Settings& f) { f.stuck = "fake0"; });
     mknet_command c = command(1, 0, 0, 1024, 8192, 1);
     NET_OK([&](mknet_error* e) { return mknet_push(ranks[0].net, &c, kPatience, nullptr, e); });
+    uint64_t position = 0;
     for (uint64_t i = 1; i <= 500; ++i) {
       c = command(2, 0, 0, 1024, 8192, i);
-      NET_OK([&](mknet_error* e) { return mknet_push(ranks[0].net, &c, kPatience, nullptr, e); });
+      NET_OK([&](mknet_error* e) { return mknet_push(ranks[0].net, &c, kPatience, &position, e); });
     }
     CHECK(ranks[2].wait(8192, 500) && ranks[1].flag(8192) == 0);
+    NET_OK([&](mknet_error* e) { return mknet_flush(ranks[0].net, 2, position + 1, kPatience, e); });
+    mknet_error e;
+    CHECK(mknet_flush(ranks[0].net, 1, 1, 0, &e) == MKNET_ERROR_TIMEOUT && has(e.text, "commands to rank 1 below 0 are complete, waited for 1"));
+    CHECK(mknet_flush(ranks[0].net, -1, position + 1, 0, &e) == MKNET_ERROR_TIMEOUT);
     set([](fake::Settings& f) { f.stuck = ""; });
     CHECK(ranks[1].wait(8192, 1));
+    for (const int peer : {1, -1})
+      NET_OK([&](mknet_error* f) { return mknet_flush(ranks[0].net, peer, peer < 0 ? position + 1 : 1, kPatience, f); });
     ranks.drain();
   }
 }

@@ -105,6 +105,7 @@ class Model {
       for (auto& nic : k.nics)
         for (const uint32_t n : {kHeap, 1u, kStage, kInbox, kOutbox})
           if (known[n].base != nullptr) nic->add_region(n, known[n]);
+      k.sent.resize(o.ranks);
       k.epoch.assign(o.ranks, std::vector<uint64_t>(o.slots, 0));
       k.free.assign(o.ranks, std::vector<bool>(o.slots, true));
       k.expected.assign(o.ranks, std::vector<std::vector<unsigned char>>(o.slots, std::vector<unsigned char>(kSlot, 0)));
@@ -154,7 +155,7 @@ class Model {
         if (rng_.below(3) == 0 && k.pushed < o_.commands) push(r, k);
         k.transfer->progress();
         for (uint64_t n = rng_.below(4); o_.bounce && n > 0; --n) ranks_[rng_.below(o_.ranks)].gpu.step();
-        reuse_sources(k);
+        if (!reuse_sources(k)) return fault_;
         for (uint32_t p = 0; p < o_.ranks; ++p)
           if (!look(p)) return fault_;
       }
@@ -184,6 +185,7 @@ class Model {
     uint64_t pushed = 0, reused = 0;
     // As a sender, by peer and slot.
     std::vector<std::vector<uint64_t>> epoch;
+    std::vector<std::deque<uint64_t>> sent;  // by peer: commands whose sources may not be reused yet
     // As a receiver, by sender and slot.
     std::vector<std::vector<bool>> free;
     std::vector<std::vector<std::vector<unsigned char>>> expected;
@@ -228,15 +230,21 @@ class Model {
         k.sources[c.source + row * c.source_stride + i] = byte;
         want[at + row * c.target_stride + i] = byte;
       }
+    k.sent[peer].push_back(k.pushed);
     k.transfer->submit(c, o_.start + k.pushed);
     ++k.pushed;
   }
 
-  // A source may be overwritten once its command is complete.
-  void reuse_sources(Rank& k) {
+  // A source may be overwritten once its command is complete, whatever those to others do; none is told late.
+  bool reuse_sources(Rank& k) {
+    k.transfer->completions([&](uint32_t peer, uint64_t position) {
+      for (auto& sent = k.sent[peer]; !sent.empty() && sent.front() < position - o_.start; sent.pop_front(), ++k.reused)
+        std::fill_n(k.sources.begin() + static_cast<ptrdiff_t>(sent.front() * kSourceStride), kSourceStride, 0xee);
+    });
     const uint64_t complete = k.transfer->completed() - o_.start;
-    for (; k.reused < complete; ++k.reused)
-      std::fill_n(k.sources.begin() + static_cast<ptrdiff_t>(k.reused * kSourceStride), kSourceStride, 0xee);
+    for (const auto& sent : k.sent)
+      if (!sent.empty() && sent.front() < complete) return fault("command %llu is complete, all below %llu are, and its peer's mark says no", sent.front(), complete);
+    return true;
   }
 
   bool look(uint32_t receiver) {

@@ -31,7 +31,7 @@ void ping(Ranks& ranks, uint64_t rounds) {
           if (!std::all_of(k.data() + in, k.data() + in + kBytes, [&](char x) { return x == want; })) right = false;
           c = command(p, 0, 0, 0, out + kBytes + 64, round);
           NET_OK([&](mknet_error* e) { return mknet_push(k.net, &c, kPatience, nullptr, e); });
-          NET_OK([&](mknet_error* e) { return mknet_flush(k.net, position + 1, kPatience, e); });
+          NET_OK([&](mknet_error* e) { return mknet_flush(k.net, -1, position + 1, kPatience, e); });
           if (!k.wait(in + kBytes + 64, round)) right = false;
         }
       });
@@ -107,7 +107,7 @@ TEST(network_lost_write_ends_it_and_reset_starts_again) {
   // A producer does not wait any more, and is told why.
   const mknet_command c = command(1, 0, 0, 64, 1024, 1000);
   CHECK(mknet_push(ranks[0].net, &c, kPatience, nullptr, &e) == MKNET_ERROR_PEER);
-  CHECK(mknet_flush(ranks[0].net, 1000, kPatience, &e) == MKNET_ERROR_PEER);
+  CHECK(mknet_flush(ranks[0].net, 1, 1000, kPatience, &e) == MKNET_ERROR_PEER);
   CHECK(mknet_drain(ranks[0].net, kPatience, &e) == MKNET_ERROR_PEER);
   // The other rank is told by the session; here by us.
   mknet_abort(ranks[1].net, "rank 0 failed");

@@ -38,7 +38,7 @@ func (*Net) Verify(time.Duration) error { return errNoCgo }
 func (*Net) Push(Command, time.Time) (uint64, error) { return 0, errNoCgo }
 
 // Flush fails.
-func (*Net) Flush(uint64, time.Time) error { return errNoCgo }
+func (*Net) Flush(int, uint64, time.Time) error { return errNoCgo }
 
 // Drain fails.
 func (*Net) Drain(time.Duration) error { return errNoCgo }

@@ -64,19 +64,20 @@ func wake(fd int) {
 	_, _, _ = syscall.RawSyscall(syscall.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(&one)), unsafe.Sizeof(one))
 }
 
-// Flush waits until the commands below a position are complete.
-func (n *Net) Flush(position uint64, deadline time.Time) error {
+// Flush waits until the command to a peer that is at a position, and those to that peer before it, are complete.
+func (n *Net) Flush(peer int, position uint64, deadline time.Time) error {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	if n.closed {
 		return errClosed
 	}
-	for tries := 0; int64(word64(&n.fifo.completed).Load()-position) < 0; {
+	completed := (*atomic.Uint64)(unsafe.Add(unsafe.Pointer(n.fifo), uintptr(n.fifo.peers)+uintptr(peer)*unsafe.Sizeof(uint64(0))))
+	for tries := 0; int64(completed.Load()-(position+1)) < 0; {
 		if word32(&n.fifo.abort).Load() != 0 {
 			return n.reason()
 		}
 		if !nap(&tries, deadline) {
-			return fmt.Errorf("commands below %d are complete, waited for %d", word64(&n.fifo.completed).Load(), position)
+			return fmt.Errorf("commands to rank %d below %d are complete, waited for %d", peer, completed.Load(), position+1)
 		}
 	}
 	return nil

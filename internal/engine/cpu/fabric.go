@@ -248,7 +248,7 @@ func (m *remote) send(_ *task, epoch uint64) (int64, error) {
 		c.Value = epoch
 		position, err := m.f.net.Push(c, deadline)
 		if err == nil && (m.bytes > 0 || i+1 < len(m.commands)) {
-			err = m.f.net.Flush(position+1, deadline)
+			err = m.f.net.Flush(int(c.Peer), position, deadline)
 		}
 		if err != nil {
 			return 0, m.f.in.explain(err)

@@ -516,7 +516,7 @@ static void push(const Call* call, const mk_plan_task* t) {
     if (nets.push(c->net, &m, c->d.timeout_ns, &position, &why) != MKNET_OK) return;
     m.rows = 0, m.bytes = 0;
   }
-  nets.flush(c->net, position + 1, c->d.timeout_ns, &why);
+  nets.flush(c->net, -1, position + 1, c->d.timeout_ns, &why);
 }
 
 static void execute(const Call* call, const mk_plan_task* t) {
