@@ -11,24 +11,58 @@
 #include <thread>
 
 #include "net/rdma_port.h"
-#include "tests/net_fake.h"
+#include "tests/net_fake_efa.h"
+#include "tests/net_fake_ofi.h"
 
 using namespace test;
 
 namespace {
 
+void set(const std::function<void(fake::Settings&)>& f) {
+  const auto lock = quiet();
+  f(control().settings);
+}
+
 struct Backend {
   const char* name;
   void (*use)(mknet_desc&);
+  void (*prepare)();  // the fake
+  void (*spoil)();    // the next write fails, whose ever it is; NULL: there is no way to
+};
+
+const auto kFreshVerbs = [] { fresh(); };
+const auto kSpoilVerbs = [] { set([](fake::Settings& s) { s.status = mk::net::verbs::kWcRetries; }); };
+const auto kFreshEFA = [] { fresh_efa(); };
+const auto kSpoilEFA = [] { set([](fake::Settings& s) { s.efa_status = mk::net::verbs::kEfaUnresponsive; }); };
+const auto kSpoilOFI = [] {
+  const std::lock_guard<std::mutex> lock(fabric::control().mutex);
+  fabric::control().settings.bad_write = fabric::seen().writes + 1;
+  fabric::control().settings.bad_err = ECONNRESET;
 };
 
 // Those that run here; each writes 4 KiB pieces or larger ones.
 const Backend kBackends[] = {
-    {"emu", [](mknet_desc& d) { d.emu.direct = 1; }},
-    {"emu, unordered", [](mknet_desc& d) { d.emu.direct = 1, d.emu.unordered = 1, d.emu.jitter_ns = 20000; }},
-    {"ibverbs", use_fake},
-    {"ibverbs, relaxed", [](mknet_desc& d) { use_fake(d), d.rdma.relaxed = 1; }},
-    {"ibverbs, several queue pairs", [](mknet_desc& d) { use_fake(d), d.rdma.qps = 3; }},
+    {"emu", [](mknet_desc& d) { d.emu.direct = 1; }, kFreshVerbs, nullptr},
+    {"emu, unordered", [](mknet_desc& d) { d.emu.direct = 1, d.emu.unordered = 1, d.emu.jitter_ns = 20000; }, kFreshVerbs, nullptr},
+    {"ibverbs", use_fake, kFreshVerbs, kSpoilVerbs},
+    {"ibverbs, relaxed", [](mknet_desc& d) { use_fake(d), d.rdma.relaxed = 1; }, kFreshVerbs, kSpoilVerbs},
+    {"ibverbs, several queue pairs", [](mknet_desc& d) { use_fake(d), d.rdma.qps = 3; }, kFreshVerbs, kSpoilVerbs},
+    {"efa", [](mknet_desc& d) { use_efa(d); }, kFreshEFA, kSpoilEFA},
+    {"efa, late and mixed, two NICs", [](mknet_desc& d) { use_efa(d, true); }, [] { fresh_efa().slow = control().settings.early_completion = true; }, kSpoilEFA},
+    {"ofi", fabric::use_fake, [] { fabric::fresh(); }, kSpoilOFI},
+    {"ofi, manual progress, two NICs", fabric::use_fake,
+     [] {
+       fakefabric::Settings& s = fabric::fresh();
+       s.data_progress = mk::net::ofi::kProgressManual;
+       s.domains.push_back({"fake", "fake1", "", true, false, 99});
+     },
+     kSpoilOFI},
+    {"ofi, ordered", fabric::use_fake,
+     [] {
+       fakefabric::Settings& s = fabric::fresh();
+       s.ordered = true, s.msg_order = mk::net::ofi::kOrderRmaWaw, s.comp_order = mk::net::ofi::kOrderData, s.max_order_waw_size = SIZE_MAX;
+     },
+     kSpoilOFI},
 };
 
 // Sends one message each way and waits for both.
@@ -47,11 +81,6 @@ bool exchange(Ranks& ranks, uint64_t value) {
   return true;
 }
 
-void set(const std::function<void(fake::Settings&)>& f) {
-  const auto lock = quiet();
-  f(control().settings);
-}
-
 std::string restart(Ranks& ranks, uint64_t job) {
   for (int r = 0; r < 2; ++r) {
     mknet_error e;
@@ -64,27 +93,37 @@ std::string restart(Ranks& ranks, uint64_t job) {
 
 }  // namespace
 
-// After a failure, of either side, the same process runs again; as often as it likes.
+// After an abort by either side, and after a write that failed, the same process runs again; as often as it likes.
 TEST(failure_then_again_over_every_backend) {
   for (const Backend& b : kBackends) {
-    fresh();
-    Ranks ranks(2, 1 << 16, b.use);
-    std::string text = ranks.start();
-    if (text.empty()) text = ranks.verify();
-    for (uint64_t round = 1; round <= 3 && text.empty(); ++round) {
-      if (!exchange(ranks, 1)) text = "nothing came";
-      mknet_abort(ranks[static_cast<int>(round % 2)].net, "as the test wants");
-      mknet_error e;
-      // The other side keeps working or fails in its turn; both are reset.
-      mknet_status(ranks[static_cast<int>(round % 2)].net, kPatience, &e);
-      if (e.code != MKNET_ERROR_ABORTED) text = "not aborted";
-      if (text.empty()) text = restart(ranks, 100 + round);
+    b.prepare();
+    {
+      Ranks ranks(2, 1 << 16, b.use);
+      std::string text = ranks.start();
+      if (text.empty()) text = ranks.verify();
+      for (uint64_t round = 1; round <= 4 && text.empty(); ++round) {
+        if (!exchange(ranks, 1)) text = "nothing came";
+        ranks.drain();
+        const int first = static_cast<int>(round % 2);
+        mknet_error e;
+        if (round <= 2 || b.spoil == nullptr) {
+          mknet_abort(ranks[first].net, "as the test wants");
+          if (mknet_status(ranks[first].net, kPatience, &e) != MKNET_ERROR_ABORTED) text = std::string("not aborted: ") + e.text;
+        } else {
+          b.spoil();
+          const mknet_command c = command(1 - first, 0, 0, 4096, 8192, 2);
+          NET_OK([&](mknet_error* f) { return mknet_push(ranks[first].net, &c, kPatience, nullptr, f); });
+          if (mknet_status(ranks[first].net, kPatience, &e) != MKNET_ERROR_PEER) text = std::string("no failure: ") + e.text;
+        }
+        // The other side keeps working or fails in its turn; both are reset.
+        if (text.empty()) text = restart(ranks, 100 + round);
+      }
+      if (text.empty() && !exchange(ranks, 1)) text = "nothing came at last";
+      if (!text.empty()) printf("%s: %s\n", b.name, text.c_str());
+      CHECK(text.empty());
     }
-    if (text.empty() && !exchange(ranks, 1)) text = "nothing came at last";
-    if (!text.empty()) printf("%s: %s\n", b.name, text.c_str());
-    CHECK(text.empty());
+    CHECK(nothing_left() && fabric::nothing_left());
   }
-  CHECK(nothing_left());
 }
 
 // The proxy tells of a failure before it looks at any NIC again: kernels leave their waits at the same moment.

@@ -1,54 +1,18 @@
 // Backend ofi over the fake libfabric. Names with V and a number are public faults, by the project's list.
-#include <dlfcn.h>
 #include <poll.h>
-#include <unistd.h>
 
 #include <cerrno>
 
 #include "net/ofi.h"
 #include "net/ofi_choice.h"
-#include "tests/fake/ofi/fabric.h"
+#include "tests/net_fake_ofi.h"
 #include "tests/net_model.h"
-#include "tests/net_pair.h"
 
 using namespace mk::net;
 using namespace test;
+using namespace test::fabric;
 
 namespace {
-
-std::string library() {
-  char exe[4096] = "";
-  if (readlink("/proc/self/exe", exe, sizeof exe - 1) <= 0) return "";
-  const std::string path = exe;
-  const size_t at = path.rfind("tests-");
-  return path.substr(0, at) + "fakefabric-" + path.substr(at + 6) + ".so";
-}
-
-fakefabric::Control& control() {
-  static fakefabric::Control* c = [] {
-    void* l = dlopen(library().c_str(), RTLD_NOW);
-    if (l == nullptr) {
-      printf("%s\n", dlerror());
-      abort();
-    }
-    return reinterpret_cast<fakefabric::Control* (*)()>(dlsym(l, "fake_fabric_control"))();
-  }();
-  return *c;
-}
-
-fakefabric::Settings& fresh() {
-  control().settings = {};
-  control().seen = {};
-  return control().settings;
-}
-fakefabric::Seen& seen() { return control().seen; }
-bool nothing_left() { return seen().live() == 0 && seen().wrong_order == 0; }
-
-void use_fake(mknet_desc& d) {
-  static const std::string lib = library();
-  d.backend = "ofi";
-  d.ofi.library = lib.c_str();
-}
 
 bool has(const std::string& text, const char* part) {
   if (text.find(part) != std::string::npos) return true;
