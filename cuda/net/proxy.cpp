@@ -21,6 +21,7 @@ constexpr uint64_t kBusyNap = 50000;         // longest while writes are under w
 constexpr uint64_t kIdleNap = 1000000;       // longest while a command or an arrival may come unannounced
 constexpr uint64_t kNicNap = 4000000;        // longest while NICs wake us: one that forgets to costs no more
 constexpr uint64_t kLongSleep = 100000000;   // while only a wake-up can bring work
+constexpr uint64_t kLongIdle = 1000000000;   // after which naps may be twice as long, if that saves the kernel a timer of its own
 constexpr int kTake = 64;                    // commands between two looks at the NICs
 constexpr uint64_t kAskNap = 50000;
 constexpr uint64_t kPatience = 60000000000u;  // until the thread must have done what it was asked for, on a busy machine
@@ -31,6 +32,13 @@ void pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #endif
+}
+
+// By how much this thread's timers may be late.
+void set_slack(uint64_t ns) {
+  static thread_local uint64_t now = 0;
+  if (now != ns) prctl(PR_SET_TIMERSLACK, static_cast<unsigned long>(ns));
+  now = ns;
 }
 
 }  // namespace
@@ -84,7 +92,6 @@ Proxy::~Proxy() {
 
 void Proxy::run() {
   prctl(PR_SET_NAME, "mknet-proxy");
-  prctl(PR_SET_TIMERSLACK, 1UL);
   try {
     loop();
     return;
@@ -164,6 +171,7 @@ void Proxy::rest(uint64_t now) {
   const uint64_t longest = s_.device_producers ? kIdleNap : !nics.empty() ? (idle ? kNicNap : kIdleNap) : !idle ? kBusyNap : by_nics ? kIdleNap : kLongSleep;
   // With GPU producers the spinning was long enough already.
   const uint64_t ns = s_.device_producers || !nics.empty() || longest == kLongSleep ? longest : nap_ns_;
+  set_slack(idle && now - active_ns_ > kLongIdle ? kIdleNap : 1);
   const Woken why = ring_.sleep(ns, nics);
   if (why == Woken::kNever) return;
   if (why == Woken::kByNic) ++nic_wakes_;
