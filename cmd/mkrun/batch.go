@@ -128,6 +128,7 @@ func (f *batchFlags) run(cmd *cobra.Command, runs []*request.Resolved) ([]*repor
 	}
 	job.Argv, job.Session = []string{launch.Self, launch.RankCommand}, true
 	takeGPUs(job, runs[0])
+	takeNICs(job, runs[0])
 	f.launch.begun = time.Now() // the bounds of a job count from its own beginning, and this may be one of many
 	outcome, err := runJob(cmd, &f.launch, job, tag)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -251,6 +252,7 @@ func (f *launchFlags) launchOperator(cmd *cobra.Command, op *operatorFlags) erro
 	}
 	job.Argv, job.Session = []string{launch.Self, launch.RankCommand}, true
 	takeGPUs(job, resolved)
+	takeNICs(job, resolved)
 	if f.dryRun {
 		if err := dryRun(cmd.Context(), cmd.OutOrStdout(), job); err != nil {
 			return err
@@ -279,6 +281,14 @@ func gpusOf(job *launch.Job) []string {
 		return strings.Split(gpus, ",")
 	}
 	return nil
+}
+
+// takeNICs tells the agents which NICs the user named, so that proxies run near those. The names of backend ofi are not those
+// of RDMA devices, and tcp and emu have none.
+func takeNICs(job *launch.Job, r *request.Resolved) {
+	if net := r.Run.Net; slices.Contains([]string{operator.NetAuto, "efa", "ibverbs"}, net.Backend) {
+		job.NetDevices = net.Devices
+	}
 }
 
 // takeGPUs gives each rank of a job the GPU that was chosen for it, if the run is for GPUs.

@@ -49,6 +49,7 @@ type Job struct {
 	RankGPUs       []string // what CUDA_VISIBLE_DEVICES is for each rank, by World's numbers, where GPUs were chosen already; nil: as the two before say
 	RankDevices    []int    // of each rank: the place of its GPU among those it sees, where GPUs were chosen already
 	ReportBindings bool     // say where ranks were put
+	NetDevices     string   // NICs of every rank that the user named, as RDMA devices; "": those near it
 
 	Preflight   bool // nodes are checked before any rank is started
 	ConnectOnly bool // with Preflight: and no rank is started

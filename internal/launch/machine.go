@@ -177,6 +177,7 @@ func (m *machine) startOrders() []order {
 			GraceMs:      m.job.Grace.Milliseconds(),
 			Env:          convert[[]byte](m.job.Env),
 		}
+		start.NetDevices = m.job.NetDevices
 		start.Bind, start.Gpus, start.GpuIsolate, start.ReportBindings = m.job.Bind, m.job.nodeGPUs(node), m.job.GPUIsolate, m.job.ReportBindings
 		if m.job.PMI {
 			start.PmiMapping = m.job.pmiMapping()

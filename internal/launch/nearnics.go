@@ -3,6 +3,7 @@ package launch
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/mkrun/mkrun/internal/engine"
@@ -38,6 +39,23 @@ func (s *seat) nicsOf(node *topology.Node, p *topology.RankPlace) {
 	}
 	if len(s.rails) != len(s.rdma) {
 		s.rails = nil
+	}
+}
+
+// nicsNamed puts the NICs that the user named for every rank in the place of those near this one, as far as this node has
+// them: where its proxy runs follows from the NICs that it drives.
+func (s *seat) nicsNamed(node *topology.Node, devices string) {
+	var nics, rdma []string
+	for device := range strings.SplitSeq(devices, ",") {
+		name, _, _ := strings.Cut(device, ":")
+		for i := range node.NICs {
+			if c := &node.NICs[i]; c.RDMA == name && name != "" && !slices.Contains(rdma, name) {
+				nics, rdma = append(nics, c.Name), append(rdma, name)
+			}
+		}
+	}
+	if nics != nil {
+		s.nics, s.rdma, s.rails, s.nicRule = nics, rdma, nil, "named by --net-devices"
 	}
 }
 

@@ -33,6 +33,41 @@ func TestRanksAreToldTheirNICs(t *testing.T) {
 	}
 }
 
+// NICs that the user named take the place of those near a rank, also for the question where its proxy runs. Those that this
+// node has not are the engine's to refuse.
+func TestNamedNICsDecideWhereProxiesRun(t *testing.T) {
+	n := withNICs(eightGPUs())
+	for i := range n.NICs {
+		n.NICs[i].RDMA = "rocep" + n.NICs[i].Name[5:]
+		n.NICs[i].NUMA = n.GPUs[2*i].NUMA
+	}
+	proxies := func(devices string) (told map[int32]*pb.RankNetwork) {
+		start := startOf(4, func(s *pb.Start) { s.Bind, s.NetDevices = BindNone, devices })
+		seats, _, err := seatRanks(n, start, make([]string, 4), make([]bool, 4))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return networks(start, seats)
+	}
+	near := proxies("")
+	const far = "8-15,24-31" // of rocep0; all ranks are near the other socket
+	for rank, got := range near {
+		if got.GetProxyCpus() != "0-7,16-23" {
+			t.Fatalf("rank %d: %v", rank, got)
+		}
+	}
+	for rank, got := range proxies("rocep0:2,rocep99") {
+		if !slices.Equal(got.GetNics(), []string{"rocep0"}) || got.GetRails() != nil || got.GetRule() != "named by --net-devices" || got.GetProxyCpus() != far {
+			t.Errorf("rank %d: %v, want a proxy on %s", rank, got, far)
+		}
+	}
+	for rank, got := range proxies("rocep99") {
+		if got.String() != near[rank].String() {
+			t.Errorf("rank %d: %v, want %v", rank, got, near[rank])
+		}
+	}
+}
+
 // Ranks for which GPUs were chosen take the NICs of those, also where each is alone on its (pretended) node.
 func TestChosenGPUsDecide(t *testing.T) {
 	job := &Job{

@@ -220,6 +220,11 @@ func seatRanks(node *topology.Node, start *pb.Start, visible []string, sessions 
 	if start.GetBind() == BindCore {
 		notices = append(notices, shareCores(seats, siblings)...)
 	}
+	if devices := start.GetNetDevices(); devices != "" {
+		for i := range seats {
+			seats[i].nicsNamed(node, devices)
+		}
+	}
 	placeProxies(eval, seats)
 	return seats, notices, nil
 }

@@ -33,7 +33,7 @@ func (j *Job) preview(n *topology.Node) (places []*RankPlace, notices []string, 
 		if h.remote() {
 			continue
 		}
-		start := &pb.Start{Bind: j.Bind, Gpus: j.nodeGPUs(node), GpuIsolate: j.GPUIsolate}
+		start := &pb.Start{Bind: j.Bind, Gpus: j.nodeGPUs(node), GpuIsolate: j.GPUIsolate, NetDevices: j.NetDevices}
 		var visible []string
 		var sessions []bool
 		for local := range j.World.PPN[node] {

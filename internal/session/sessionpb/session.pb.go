@@ -1618,6 +1618,7 @@ type Start struct {
 	ReportBindings bool                   `protobuf:"varint,8,opt,name=report_bindings,json=reportBindings,proto3" json:"report_bindings,omitempty"` // say it in a notice
 	PmiMapping     string                 `protobuf:"bytes,9,opt,name=pmi_mapping,json=pmiMapping,proto3" json:"pmi_mapping,omitempty"`              // which rank is on which node, as PMI_process_mapping
 	Env            [][]byte               `protobuf:"bytes,10,rep,name=env,proto3" json:"env,omitempty"`                                             // of all ranks, NAME=value
+	NetDevices     string                 `protobuf:"bytes,11,opt,name=net_devices,json=netDevices,proto3" json:"net_devices,omitempty"`             // NICs that the user named for every rank, as RDMA devices with or without :PORT, separated by commas
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -1720,6 +1721,13 @@ func (x *Start) GetEnv() [][]byte {
 		return x.Env
 	}
 	return nil
+}
+
+func (x *Start) GetNetDevices() string {
+	if x != nil {
+		return x.NetDevices
+	}
+	return ""
 }
 
 type RankStarted struct {
@@ -3938,7 +3946,7 @@ const file_internal_session_sessionpb_session_proto_rawDesc = "" +
 	"envDefault\x12\x10\n" +
 	"\x03pmi\x18\t \x01(\bR\x03pmi\x12\x10\n" +
 	"\x03gpu\x18\n" +
-	" \x01(\x05R\x03gpu\"\xb1\x02\n" +
+	" \x01(\x05R\x03gpu\"\xd2\x02\n" +
 	"\x05Start\x120\n" +
 	"\x05ranks\x18\x01 \x03(\v2\x1a.mkrun.session.v1.RankSpecR\x05ranks\x12\x10\n" +
 	"\x03run\x18\x02 \x01(\fR\x03run\x12$\n" +
@@ -3952,7 +3960,9 @@ const file_internal_session_sessionpb_session_proto_rawDesc = "" +
 	"\vpmi_mapping\x18\t \x01(\tR\n" +
 	"pmiMapping\x12\x10\n" +
 	"\x03env\x18\n" +
-	" \x03(\fR\x03env\"\xd6\x01\n" +
+	" \x03(\fR\x03env\x12\x1f\n" +
+	"\vnet_devices\x18\v \x01(\tR\n" +
+	"netDevices\"\xd6\x01\n" +
 	"\vRankStarted\x12\x12\n" +
 	"\x04rank\x18\x01 \x01(\x05R\x04rank\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\x05R\x03pid\x12\x17\n" +
