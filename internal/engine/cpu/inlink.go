@@ -107,9 +107,6 @@ func (l *inLink) read() {
 			return
 		}
 		if err != nil {
-			if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-				err = errors.New("it closed the connection in the middle of the job")
-			}
 			l.net.lost(l.peer, err)
 			return
 		}

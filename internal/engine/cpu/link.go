@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/bits"
 	"net"
 	"sync"
@@ -133,7 +134,6 @@ func (n *network) accept() {
 		n.wg.Go(func() {
 			defer func() { <-strangers }()
 			stop := context.AfterFunc(n.in.life, func() { _ = conn.Close() })
-			defer stop()
 			_ = conn.SetDeadline(time.Now().Add(handshakeTimeout))
 			rank, err := receive(conn, func(rank int) *linkKey {
 				if l := n.inward[rank]; l != nil {
@@ -141,7 +141,8 @@ func (n *network) accept() {
 				}
 				return nil
 			})
-			if err == nil {
+			// What is handed over stays open when this rank aborts.
+			if stop() && err == nil {
 				select {
 				case n.arrived <- arrival{rank, conn}:
 					return
@@ -227,6 +228,9 @@ func (n *network) start() {
 func (n *network) lost(peer int, err error) {
 	if n.closing.Load() {
 		return
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		err = errors.New("it closed the connection in the middle of the job")
 	}
 	n.in.Abort(&engine.PeerError{Rank: n.in.cfg.Rank, Peer: peer, Err: err})
 }
