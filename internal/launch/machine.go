@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/mkrun/mkrun/internal/rendezvous"
 	pb "github.com/mkrun/mkrun/internal/session/sessionpb"
 	"github.com/mkrun/mkrun/internal/stdio"
@@ -315,9 +317,11 @@ func (m *machine) blame(c *pb.Cause, w weight) []order {
 	return m.abort()
 }
 
-// abort tells every agent to end its ranks, for the cause that is known.
+// abort tells every agent to end its ranks, for the cause that is known. More may become known of it while the message is
+// on its way, so that gets a copy.
 func (m *machine) abort() []order {
-	return []order{{allNodes, &pb.ToAgent{Kind: &pb.ToAgent_Abort{Abort: &pb.Abort{Cause: m.cause}}}}}
+	cause := proto.Clone(m.cause).(*pb.Cause)
+	return []order{{allNodes, &pb.ToAgent{Kind: &pb.ToAgent_Abort{Abort: &pb.Abort{Cause: cause}}}}}
 }
 
 // signal passes a user's signal on to all ranks.

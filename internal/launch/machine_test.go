@@ -281,3 +281,14 @@ func TestAbandoned(t *testing.T) {
 		t.Errorf("the cause is %v", m.cause)
 	}
 }
+
+// What is on its way to the agents is no more changed by what becomes known of the cause: it is written by others.
+func TestOrdersKeepTheirCause(t *testing.T) {
+	m := testMachine(t, 1, 1)
+	join(t, m)
+	orders := m.fail(&pb.Cause{Kind: pb.Cause_RANK_ABORT, Rank: 1})
+	m.exited(1, &pb.RankExited{Rank: 1, ExitCode: 3, LastLines: []string{"last words"}})
+	if got := orders[0].msg.GetAbort().GetCause(); got == m.cause || len(got.GetLastLines()) != 0 || len(m.cause.GetLastLines()) == 0 {
+		t.Errorf("the order has %v, the machine %v", got, m.cause)
+	}
+}
