@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -319,11 +320,14 @@ func waitFor(t *testing.T, word string, on ...string) map[string]int {
 			t.Fatalf("no %q on all of %v; on %v", word, on, pids)
 		}
 		for _, h := range on {
-			for pid, line := range onHost(t, h) {
-				if strings.Contains(line, word) && !strings.Contains(line, "launch") {
-					if n, err := strconv.Atoi(pid); err == nil {
-						pids[h] = n
-					}
+			found := onHost(t, h)
+			maps.DeleteFunc(found, func(_, line string) bool { return !strings.Contains(line, word) || strings.Contains(line, "launch") })
+			for pid := range found {
+				if found[parent(pid)] != "" {
+					continue // its child, which has the same words until it runs a program of its own
+				}
+				if n, err := strconv.Atoi(pid); err == nil {
+					pids[h] = n
 				}
 			}
 		}
