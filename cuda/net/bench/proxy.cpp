@@ -4,11 +4,13 @@
 #include "net/bench/proxy.h"
 
 #include <dirent.h>
+#include <sched.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -56,10 +58,29 @@ uint64_t proxy_cpu_ns() {
   return sum;
 }
 
+// The processors that may be used: producers are on the first, and whom they wake on the second, if there is one, so that it
+// is neither chance nor the order of threads that decides how soon those run.
+std::vector<int> processors() {
+  cpu_set_t all;
+  std::vector<int> list;
+  if (sched_getaffinity(0, sizeof all, &all) != 0) die("asking for the processors: %s", strerror(errno));
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
+    if (CPU_ISSET(cpu, &all)) list.push_back(cpu);
+  return list;
+}
+
+void stay_on(int cpu) {
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(cpu, &one);
+  if (sched_setaffinity(0, sizeof one, &one) != 0) die("staying on processor %d: %s", cpu, strerror(errno));
+}
+
 // Two ranks in this process; only the first pushes.
 class Two {
  public:
-  explicit Two(bool device_producers) {
+  Two(bool device_producers, int cpu) {
+    const std::string cpus = std::to_string(cpu);
     mknet_error e;
     for (int r = 0; r < 2; ++r) {
       mknet_desc d;
@@ -70,6 +91,7 @@ class Two {
       d.job = 1;
       d.emu.direct = 1;
       d.device_producers = device_producers ? 1 : 0;
+      d.cpus = cpus.c_str();
       check(mknet_create(&d, &nets_[r], &e), e);
       heaps_[r].assign(kHeap / 8, 0);
       mknet_range range;
@@ -140,7 +162,8 @@ class Two {
 // A thread that sleeps until somebody adds to its eventfd, and does nothing else.
 class Sleeper {
  public:
-  Sleeper() : fd_(eventfd(0, EFD_CLOEXEC)), thread_([this] {
+  explicit Sleeper(int cpu) : fd_(eventfd(0, EFD_CLOEXEC)), thread_([this, cpu] {
+    stay_on(cpu);
     for (eventfd_t n; eventfd_read(fd_, &n) == 0 && !stop_;) ++woken_;
   }) {}
   ~Sleeper() {
@@ -188,17 +211,20 @@ void report_idle(const char* what) {
 }  // namespace
 
 void measure_proxy() {
-  printf("proxy\n");
+  const std::vector<int> cpus = processors();
+  const int woken = cpus[cpus.size() > 1 ? 1 : 0];
+  printf("proxy: producers on processor %d, those whom they wake on %d\n", cpus.front(), woken);
+  stay_on(cpus.front());
   {
-    Two two(false);
-    Sleeper bare;
+    Two two(false, woken);
+    Sleeper bare(woken);
     report_wake("a thread that only sleeps: runs after", 5000000, kWakes, [&] { return bare.wake(); });
     report_wake("host producer, sleeping proxy: taken after", 5000000, kWakes, [&] { return two.push(false); });
     sleep_ns(kSecond / 2);
     report_idle("host producers, idle");
   }
   {
-    Two two(true);
+    Two two(true, woken);
     report_wake("GPU-like producer, spinning proxy: taken after", 1000000, kWakes, [&] { return two.push(true); });
     report_wake("GPU-like producer, backed-off proxy: taken after", 150000000, kWakes / 10, [&] { return two.push(true); });
     sleep_ns(kSecond / 2);
