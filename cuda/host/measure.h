@@ -13,4 +13,7 @@ mk_measure_options measure_options(const mk_measure_options* options);
 uint64_t measure_fan_shard(const int32_t* devices, int32_t count, const mk_measure_options& options, const mk_measure_fan* fans,
                            int32_t fan_count);
 
+// Throws Error where a trip cannot be made.
+void check_trips(const mk_measure_trip* trips, int32_t count);
+
 }  // namespace mk

@@ -63,11 +63,27 @@ typedef struct mk_measure_fan {
   uint64_t wrong;  /* of them, not what was sent */
 } mk_measure_fan;
 
+/* One thread of a kernel posts commands of one row to the proxy thread of another rank of this process, as the sends of ag_gemm do, over an
+ * emulated link that is as fast as the memory, and waits for the flag behind each: GPU, proxy, GPU. The first three fields are the
+ * caller's. */
+typedef struct mk_measure_trip {
+  uint32_t size, version;
+  int32_t on_device; /* where source, target and flag are. 0: pinned host memory, which the proxy writes itself; 1: memory of the GPU,
+                        which it has a copy engine write, through pinned memory */
+  int32_t unordered; /* 0: the sender's proxy writes the flag; 1: a notice does, which the receiver's proxy answers with the flag */
+  uint64_t bytes;    /* before the flag, a multiple of 8, at most 1 MiB; 0: the flag alone */
+  double median_us, p99_us; /* from the wish to send until the flag is seen */
+  double post_us;    /* median, of it: until the command is in the FIFO, as far as the GPU knows */
+  uint64_t rounds;   /* timed */
+  uint64_t wrong;    /* of them, with another flag than the round's, or other words at the ends of what came before it */
+} mk_measure_trip;
+
 /* Both directions between two GPUs: path[0] is from a to b, path[1] back. `options` may be NULL. */
 MK_API int mk_measure_pair(int32_t a, int32_t b, const mk_measure_options* options, mk_measure_path path[2], mk_error* error);
 /* `devices` are 2 to 16 CUDA ordinals; every source must reach its peers directly. Each peer gets bytes / (count - 1). */
 MK_API int mk_measure_fan_out(const int32_t* devices, int32_t count, const mk_measure_options* options, mk_measure_fan* fans,
                               int32_t fan_count, mk_error* error);
+MK_API int mk_measure_trips(int32_t device, const mk_measure_options* options, mk_measure_trip* trips, int32_t count, mk_error* error);
 MK_API int mk_measure_host_link(int32_t device, const mk_measure_options* options, mk_measure_host* out, mk_error* error);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-// mk_measure on real GPUs: figures of the first GPU's host link, of every pair and of fans, all checks clean, and a planted
+// mk_measure on real GPUs: figures of the first GPU's host link and of its way over the proxy, of every pair and of fans, all checks clean, and a planted
 // fault found. Ends with "N passed, N failed".
 #include <cstdio>
 #include <vector>
@@ -64,6 +64,31 @@ void fan_out(int devices) {
   }
 }
 
+// GPU, proxy, GPU: where the flag is, who raises it, and what goes before it.
+void trips() {
+  std::vector<mk_measure_trip> all;
+  for (const bool on_device : {false, true})
+    for (const bool unordered : {false, true})
+      for (const uint64_t bytes : {0, 4096, 65536}) {
+        if (bytes > 0 && !on_device) continue;
+        mk_measure_trip t;
+        MK_INIT(&t);
+        t.on_device = on_device, t.unordered = unordered, t.bytes = bytes;
+        all.push_back(t);
+      }
+  mk_measure_options o;
+  MK_INIT(&o);
+  mk_error e;
+  expect(mk_measure_trips(0, &o, all.data(), static_cast<int32_t>(all.size()), &e) == MK_OK, e.text);
+  for (const mk_measure_trip& t : all) {
+    printf("gpu -> proxy -> gpu, %s, flag by the %s proxy, %llu bytes before it: median %.2f us, p99 %.2f us (posted after %.2f), %llu rounds, %llu wrong\n",
+           t.on_device ? "device memory by copy engine" : "pinned host memory", t.unordered ? "receiver's" : "sender's",
+           static_cast<unsigned long long>(t.bytes), t.median_us, t.p99_us, t.post_us, static_cast<unsigned long long>(t.rounds),
+           static_cast<unsigned long long>(t.wrong));
+    expect(t.rounds >= 1000 && t.wrong == 0 && t.median_us > 0 && t.p99_us >= t.median_us, "every flag was the round's");
+  }
+}
+
 // The check must count exactly the words that are wrong.
 void planted_fault() {
   constexpr uint64_t kBytes = 1 << 20, kSeed = 9;
@@ -98,6 +123,7 @@ int main() {
   test::cuda(cudaGetDeviceCount(&devices), "devices");
   planted_fault();
   host_link();
+  trips();
   for (int a = 0; a < devices; ++a)
     for (int b = a + 1; b < devices; ++b) pair(a, b);
   fan_out(devices);

@@ -1,11 +1,14 @@
 // mk_measure where there is no GPU: options, refusals, and the pattern that data is checked by.
 #include <cuda_runtime.h>
 
+#include <chrono>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "host/error.h"
 #include "host/measure.h"
+#include "host/measure_pair.h"
 #include "kernels/measure.h"
 #include "tests/check.h"
 
@@ -92,6 +95,52 @@ TEST(fans_are_checked_and_share_the_bytes) {
   CHECK(has(why(devices, 8, o, &old, 1), "interface version 9"));
 }
 
+TEST(trips_are_checked) {
+  const auto why = [](const mk_measure_trip* t, int32_t n) -> std::string {
+    try {
+      check_trips(t, n);
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  };
+  mk_measure_trip t;
+  MK_INIT(&t);
+  t.on_device = 1, t.unordered = 1, t.bytes = 1 << 20;
+  CHECK(why(&t, 1).empty() && has(why(nullptr, 1), "NULL") && has(why(&t, 0), "count is 0"));
+  const auto spoilt = [&](auto mk_measure_trip::*field, auto value) {
+    mk_measure_trip bad[2] = {t, t};
+    bad[1].*field = value;
+    return why(bad, 2);
+  };
+  CHECK(has(spoilt(&mk_measure_trip::bytes, 12), "bytes is 12") && has(spoilt(&mk_measure_trip::bytes, (1 << 20) + 8), "bytes is 1048584"));
+  CHECK(has(spoilt(&mk_measure_trip::on_device, 2), "on_device is 2") && has(spoilt(&mk_measure_trip::unordered, -1), "unordered is -1"));
+  CHECK(has(spoilt(&mk_measure_trip::version, 9u), "interface version 9"));
+}
+
+// The two ranks that a trip is measured between, with the CPU in the GPU's place.
+TEST(what_a_trip_posts_reaches_the_other_rank) {
+  constexpr uint64_t kBytes = 1 << 16, kSecond = 1'000'000'000, kFlagAt = kBytes - 8;
+  for (const bool unordered : {false, true}) {
+    std::vector<uint64_t> heaps[2] = {std::vector<uint64_t>(kBytes / 8), std::vector<uint64_t>(kBytes / 8)};
+    const measure::PairSide sides[2] = {{heaps[0].data(), nullptr}, {heaps[1].data(), nullptr}};
+    const measure::NetPair pair(sides, kBytes, unordered, 60 * kSecond);
+    for (uint64_t round = 1; round <= 100; ++round) {
+      heaps[0][0] = heaps[0][511] = round;
+      mknet_command c = {};
+      c.op = MKNET_WRITE, c.peer = 1, c.rows = 1, c.bytes = 4096, c.flag = kFlagAt, c.value = round;
+      uint64_t position = 0;
+      mknet_error e;
+      CHECK(mknet_push(pair.net(0), &c, 60 * kSecond, &position, &e) == MKNET_OK);
+      const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+      while (__atomic_load_n(&heaps[1][kFlagAt / 8], __ATOMIC_ACQUIRE) < round && std::chrono::steady_clock::now() < deadline)
+        if (mknet_status(pair.net(1), 1000, &e) != MKNET_OK) break;
+      CHECK(heaps[1][kFlagAt / 8] == round && heaps[1][0] == round && heaps[1][511] == round);
+      CHECK(mknet_flush(pair.net(0), 1, position + 1, 60 * kSecond, &e) == MKNET_OK);
+    }
+  }
+}
+
 TEST(measuring_what_is_not_there_is_refused) {
   mk_error e;
   mk_measure_path path[2];
@@ -103,6 +152,9 @@ TEST(measuring_what_is_not_there_is_refused) {
   if (cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0) return;
   CHECK(mk_measure_pair(0, 1, nullptr, path, &e) == MK_ERROR_UNSUPPORTED && has(e.text, "no CUDA device"));
   CHECK(mk_measure_host_link(0, nullptr, &host, &e) == MK_ERROR_UNSUPPORTED && has(e.text, "no CUDA device"));
+  mk_measure_trip trip;
+  MK_INIT(&trip);
+  CHECK(mk_measure_trips(0, nullptr, &trip, 1, &e) == MK_ERROR_UNSUPPORTED && has(e.text, "no CUDA device"));
   const int32_t both[] = {0, 1};
   mk_measure_fan fan;
   MK_INIT(&fan);
