@@ -6,11 +6,10 @@
 
 namespace mk {
 
-// Waits for a word of the FIFO. False if the job was aborted or the time is over.
+// Waits for a word of the FIFO, which is then in `seen`. False if the job was aborted or the time is over.
 __device__ __forceinline__ bool wait_fifo(const WaitContext& w, Role role, const SendSpace& s, const uint64_t* word,
-                                          uint64_t wanted) {
+                                          uint64_t wanted, uint64_t& seen) {
   WaitClock clock;
-  uint64_t seen;
 #pragma unroll 1
   while (static_cast<int64_t>((seen = ptx::load_acquire_system(word)) - wanted) < 0) {
     if (ptx::load_relaxed_system_32(&s.fifo->abort) != 0) {
@@ -27,18 +26,29 @@ __device__ __forceinline__ bool wait_fifo(const WaitContext& w, Role role, const
   return true;
 }
 
-// Claims the next place in the FIFO; null if the job was aborted.
+// Claims the next place in the FIFO; null if the job was aborted. Host memory is read only once as many commands were sent as
+// there are slots.
 __device__ __forceinline__ mknet_command* next_command(const WaitContext& w, Role role, const SendSpace& s) {
-  const uint64_t position = *s.next, capacity = s.fifo->capacity;
-  if (!wait_fifo(w, role, s, &s.fifo->consumed, position + 1 - capacity)) return nullptr;
-  return reinterpret_cast<mknet_command*>(reinterpret_cast<char*>(s.fifo) + s.fifo->slots) + (position & (capacity - 1));
+  const uint64_t position = s.place->next;
+  if (may_be_full(*s.place, s.capacity)) {
+    uint64_t consumed;
+    if (!wait_fifo(w, role, s, &s.fifo->consumed, position + 1 - s.capacity, consumed)) return nullptr;
+    s.place->freed = consumed;
+  }
+  return s.slots + (position & (s.capacity - 1));
 }
 
 // Hands the command over to the proxy.
 __device__ __forceinline__ void push_command(const SendSpace& s, mknet_command* slot) {
-  const uint64_t position = *s.next;
+  const uint64_t position = s.place->next;
   ptx::store_release_system(&slot->sequence, position + 1);
-  *s.next = position + 1;
+  s.place->next = position + 1;
+}
+
+// Waits until the sources of all that was sent may be written again. False as above.
+__device__ __forceinline__ bool wait_sent(const WaitContext& w, const SendSpace& s) {
+  uint64_t completed;
+  return wait_fifo(w, kRoleSend, s, &s.fifo->completed, s.place->next, completed);
 }
 
 // One thread: all sends of the plan in their order; returns when their sources may be reused. Returns the cycles waited.
@@ -68,7 +78,7 @@ __device__ __forceinline__ int64_t send_role(const WaitContext& w, const SendSpa
     push_command(s, slot);
   }
   const int64_t start = clock64();
-  wait_fifo(w, kRoleSend, s, &s.fifo->completed, *s.next);
+  wait_sent(w, s);
   return waited + clock64() - start;
 }
 

@@ -63,8 +63,7 @@ SendSpace send_space(const mk_ag_gemm& op, const mk_ag_gemm_args& a) {
   NodeNetwork* net = op.context->network.get();
   if (net == nullptr) return s;
   if (a.lda * 2 > UINT32_MAX) fail(MK_ERROR_ARGUMENT, "lda is too large for messages between nodes");
-  s.fifo = net->fifo();
-  s.next = net->position();
+  net->open_sends(s);
   const SourceRegions::Place own = net->locate(a.a);
   s.region = own.region;
   s.source = own.offset;

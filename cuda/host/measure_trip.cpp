@@ -36,8 +36,7 @@ constexpr uint64_t kHeapBytes = kMostTripBytes + kLine;  // the flag is behind t
 // What the kernel itself needs, in its GPU's memory.
 struct Room {
   Control control;
-  alignas(kLine) uint64_t position[16];
-  TripSum sum;
+  alignas(kLine) TripSum sum;
 };
 
 // The heaps of the two ranks, in one piece of memory of the host or of the GPU.
@@ -53,24 +52,6 @@ struct Heaps {
     check_cuda(cudaMemset(at(0), 0, 2 * kHeapBytes), "clearing");
   }
   char* at(int rank) const { return (device ? device->at() : host->at()) + rank * kHeapBytes; }
-};
-
-// A FIFO as kernels see it.
-class MappedFifo {
- public:
-  explicit MappedFifo(mknet_fifo* fifo) : host_(fifo) {
-    check_cuda(cudaHostRegister(fifo, fifo->bytes, cudaHostRegisterMapped | cudaHostRegisterPortable), "mapping the FIFO");
-  }
-  ~MappedFifo() { cudaHostUnregister(host_); }
-  MappedFifo(const MappedFifo&) = delete;
-  mknet_fifo* on_device() const {
-    void* at = nullptr;
-    check_cuda(cudaHostGetDevicePointer(&at, host_, 0), "mapping the FIFO");
-    return static_cast<mknet_fifo*>(at);
-  }
-
- private:
-  mknet_fifo* host_;
 };
 
 struct FreeRecord {
@@ -103,8 +84,7 @@ void measure_trip(int gpu, const mk_measure_options& o, mk_measure_trip& t) {
   wait.timeout_ns = o.timeout_ns;
   wait.world = 1;
   SendSpace space = {};
-  space.fifo = fifo.on_device();
-  space.next = r->position;
+  fifo.open(space);
   TripTask task = {};
   task.peer = 1;
   task.source = reinterpret_cast<uint64_t*>(heaps.at(0));

@@ -92,6 +92,42 @@ int ProxyDevice::pin(void* self, void* base, uint64_t bytes) {
 
 int ProxyDevice::unpin(void*, void* base) { return -static_cast<int>(cudaHostUnregister(base)); }
 
+MappedFifo::MappedFifo(mknet_fifo* fifo) : host_(fifo) {
+  void* memory = nullptr;
+  check_cuda(cudaMalloc(&memory, sizeof *place_), "device memory");
+  place_ = static_cast<FifoPlace*>(memory);
+  try {
+    reset();
+    check_cuda(cudaHostRegister(fifo, fifo->bytes, cudaHostRegisterMapped | cudaHostRegisterPortable), "mapping the FIFO");
+  } catch (...) {
+    cudaFree(place_);
+    throw;
+  }
+  const cudaError_t e = cudaHostGetDevicePointer(&memory, fifo, 0);
+  device_ = static_cast<char*>(memory);
+  if (e == cudaSuccess) return;
+  cudaHostUnregister(fifo);
+  cudaFree(place_);
+  check_cuda(e, "mapping the FIFO");
+}
+
+MappedFifo::~MappedFifo() {
+  cudaHostUnregister(host_);
+  cudaFree(place_);
+}
+
+void MappedFifo::reset() {
+  const FifoPlace first = {host_->start, host_->start};
+  check_cuda(cudaMemcpy(place_, &first, sizeof first, cudaMemcpyHostToDevice), "the place in the FIFO");
+}
+
+void MappedFifo::open(SendSpace& s) const {
+  s.fifo = reinterpret_cast<mknet_fifo*>(device_);
+  s.slots = reinterpret_cast<mknet_command*>(device_ + host_->slots);
+  s.capacity = host_->capacity;
+  s.place = place_;
+}
+
 NodeNetwork::NodeNetwork(const mk_context_desc& desc, const Driver& driver, SymmetricHeap& heap, const std::vector<bool>& same_gpu,
                          const std::vector<int>& node_of)
     : desc_(desc), driver_(driver), heap_(heap), device_(desc.device, kPiece), mapped_(desc.world), peers_(desc.world) {
@@ -105,8 +141,6 @@ NodeNetwork::NodeNetwork(const mk_context_desc& desc, const Driver& driver, Symm
   void* word = nullptr;
   check_cuda(cudaHostAlloc(&word, sizeof *one_, cudaHostAllocPortable), "pinned memory");
   one_ = new (word) uint64_t(1);
-  check_cuda(cudaMalloc(&position_, sizeof *position_), "device memory");
-  check_cuda(cudaMemset(position_, 0, sizeof *position_), "device memory");
   const mknet_device functions = device_.functions();
   mknet_desc d = describe_nics();
   d.device = &functions;
@@ -127,11 +161,7 @@ NodeNetwork::NodeNetwork(const mk_context_desc& desc, const Driver& driver, Symm
   } else {
     sources_ = std::make_unique<SourceRegions>(driver, heap.base(desc.rank), heap.bytes(), [this](const mknet_range& r) { return add(r); });
   }
-  host_fifo_ = mknet_queue(net_);
-  check_cuda(cudaHostRegister(host_fifo_, host_fifo_->bytes, cudaHostRegisterMapped | cudaHostRegisterPortable), "mapping the FIFO");
-  void* mapped = nullptr;
-  check_cuda(cudaHostGetDevicePointer(&mapped, host_fifo_, 0), "mapping the FIFO");
-  device_fifo_ = static_cast<mknet_fifo*>(mapped);
+  fifo_ = std::make_unique<MappedFifo>(mknet_queue(net_));
 }
 
 // What the caller said of NICs, and what only the context knows.
@@ -174,12 +204,11 @@ uint32_t NodeNetwork::add(const mknet_range& range) {
 }
 
 NodeNetwork::~NodeNetwork() {
-  if (host_fifo_ != nullptr) cudaHostUnregister(host_fifo_);
+  fifo_.reset();
   if (net_ != nullptr) {
     mknet_error ignored;
     mknet_destroy(net_, &ignored);
   }
-  if (position_ != nullptr) cudaFree(position_);
   if (aborting_ != nullptr) cudaStreamDestroy(aborting_);
   if (one_ != nullptr) cudaFreeHost(one_);
 }
@@ -204,7 +233,7 @@ void NodeNetwork::settle() {
 void NodeNetwork::reset() {
   const mknet_group g = group();
   mknet_error e;
-  check_cuda(cudaMemset(position_, 0, sizeof *position_), "the FIFO's position");
+  fifo_->reset();
   check_net(mknet_rejoin(net_, &g, &e), e);
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/send.h"
 #include "host/sources.h"
 #include "include/mkernel.h"
 #include "include/mknet.h"
@@ -50,6 +51,21 @@ class ProxyDevice {
   std::vector<Range> same_gpu_;
 };
 
+// A FIFO whose commands kernels of the current device produce.
+class MappedFifo {
+ public:
+  explicit MappedFifo(mknet_fifo* fifo);
+  ~MappedFifo();
+  MappedFifo(const MappedFifo&) = delete;
+  void open(SendSpace& s) const;
+  void reset();  // when the FIFO was
+
+ private:
+  mknet_fifo* const host_;
+  char* device_ = nullptr;
+  FifoPlace* place_ = nullptr;
+};
+
 class NodeNetwork {
  public:
   // Collective among all ranks. `node_of` is the node of each rank.
@@ -63,8 +79,7 @@ class NodeNetwork {
   void check();    // throws the error by which the network ended
   std::string describe() const;
 
-  mknet_fifo* fifo() const { return device_fifo_; }  // as kernels see it
-  uint64_t* position() const { return position_; }
+  void open_sends(SendSpace& s) const { fifo_->open(s); }  // what it says of the FIFO
   SourceRegions::Place locate(const void* memory);   // of an operand; throws Error
 
   // The abort words that a failure of the network sets, on all mapped ranks.
@@ -86,9 +101,7 @@ class NodeNetwork {
   mknet* net_ = nullptr;
   uint32_t everything_ = 0;       // emu: the region of all addresses
   std::unique_ptr<SourceRegions> sources_;  // NICs
-  mknet_fifo* host_fifo_ = nullptr;
-  mknet_fifo* device_fifo_ = nullptr;
-  uint64_t* position_ = nullptr;
+  std::unique_ptr<MappedFifo> fifo_;
   cudaStream_t aborting_ = nullptr;
   uint64_t* one_ = nullptr;  // pinned
   std::mutex mutex_;

@@ -35,7 +35,7 @@ __global__ void trip_kernel(const __grid_constant__ WaitContext w, const __grid_
     if (t.bytes > 0) right &= ptx::load_relaxed_system(t.target) == round && ptx::load_relaxed_system(t.target + last) == round;
     wrong += !right;
     done = round;
-    if (!wait_fifo(w, kRoleSend, s, &s.fifo->completed, *s.next)) break;
+    if (!wait_sent(w, s)) break;
   }
   sum->cycles = static_cast<uint64_t>(clock64() - start);
   sum->ns = ptx::global_timer() - start_ns;
