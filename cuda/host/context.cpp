@@ -159,7 +159,7 @@ int mk_context_create(const mk_context_desc* desc, mk_context** out, mk_error* e
     for (size_t node = 0; node < c->node_ranks.size(); ++node) c->node_of.insert(c->node_of.end(), c->node_ranks[node], static_cast<int>(node));
     mk::meet(*c, *desc);
     // With NICs, ranks of other nodes may be on other hosts.
-    const bool nics = c->node_ranks.size() > 1 && desc->network == MK_NETWORK_NIC;
+    const bool nics = c->node_ranks.size() > 1 && !mk::is_emulated(*desc);
     std::vector<bool> mapped;
     for (const int node : c->node_of) mapped.push_back(!nics || node == c->node_of[c->rank]);
     c->heap = std::make_unique<mk::SymmetricHeap>(c->driver, desc->heap_bytes, c->device, c->rank, mapped, nics, c->allgather, c->user);

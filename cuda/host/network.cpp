@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "heap/symmetric_heap.h"
 #include "host/context.h"
@@ -18,6 +19,11 @@ constexpr uint64_t kDefaultTimeout = 10'000'000'000;  // ns
 constexpr uintptr_t kFirstAddress = 4096;
 constexpr uint64_t kAllAddresses = uint64_t{1} << 62;
 
+// What the proxy may have to copy at once.
+uint64_t largest_piece(const mk_context_desc& d) {
+  return d.network == MK_NETWORK_NIC ? std::max<uint64_t>(kPiece, d.net->emu.piece) : kPiece;
+}
+
 void check_net(int code, const mknet_error& e) {
   if (code == MKNET_OK) return;
   fail(code == MKNET_ERROR_ARGUMENT ? MK_ERROR_ARGUMENT : code == MKNET_ERROR_UNSUPPORTED ? MK_ERROR_UNSUPPORTED : MK_ERROR_BOOTSTRAP,
@@ -25,6 +31,10 @@ void check_net(int code, const mknet_error& e) {
 }
 
 }  // namespace
+
+bool is_emulated(const mk_context_desc& d) {
+  return d.network == MK_NETWORK_EMU || (d.network == MK_NETWORK_NIC && d.net->backend != nullptr && strcmp(d.net->backend, "emu") == 0);
+}
 
 ProxyDevice::ProxyDevice(int device, uint64_t largest_copy) : device_(device), largest_(largest_copy), events_(kEvents) {
   stream_ = make_urgent_stream("the proxy's stream");
@@ -130,8 +140,8 @@ void MappedFifo::open(SendSpace& s) const {
 
 NodeNetwork::NodeNetwork(const mk_context_desc& desc, const Driver& driver, SymmetricHeap& heap, const std::vector<bool>& same_gpu,
                          const std::vector<int>& node_of)
-    : desc_(desc), driver_(driver), heap_(heap), device_(desc.device, kPiece), mapped_(desc.world), peers_(desc.world) {
-  const bool emu = desc.network == MK_NETWORK_EMU;
+    : desc_(desc), driver_(driver), heap_(heap), device_(desc.device, largest_piece(desc)), mapped_(desc.world), peers_(desc.world) {
+  const bool emu = is_emulated(desc);
   for (int r = 0; r < desc.world; ++r) {
     mapped_[r] = heap.base(r);
     peers_[r] = emu || node_of[r] != node_of[desc.rank];

@@ -17,6 +17,9 @@ namespace mk {
 
 class SymmetricHeap;
 
+// True if the nodes are all on this host, and the network is none.
+bool is_emulated(const mk_context_desc& desc);
+
 // Copies and stores of the proxy thread, in order on one stream of copy engines. A copy between two buffers of one GPU
 // would need SMs, which a waiting grid may hold, so it goes through pinned memory.
 class ProxyDevice {

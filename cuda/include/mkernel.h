@@ -58,7 +58,8 @@ typedef enum mk_network {
    * (cudaFuncGetAttributes, or CUDA_MODULE_LOADING=EAGER). */
   MK_NETWORK_EMU = 1,
   /* What `net` says: NICs that write into the heap. Ranks of other nodes need not be on this host; mk_barrier waits on the
-   * host until all nodes have come to it. */
+   * host until all nodes have come to it. With the backend "emu", nodes of one host as above, over links as `net` describes
+   * them: several per rank, pieces that arrive in any order. */
   MK_NETWORK_NIC = 2
 } mk_network;
 

@@ -1,12 +1,14 @@
 // ag_gemm on real GPUs: every answer against an fp32 reference, repeats against the first answer bit by bit, faults.
-// Usage: gpu_ag_gemm [ranks] [all | quick | dead | brief | fuzz] [chunks] [nodes] [seed]. One process per rank, rank r on GPU r
+// Usage: gpu_ag_gemm [ranks] [all | quick | dead | brief | fuzz] [chunks] [nodes] [seed] [cx7 | efa]. One process per rank, rank r on GPU r
 // modulo their number (more ranks than GPUs need MPS). `quick` is for sanitizers, `brief` a few of each; `dead` kills the last
-// rank before the others' first call; `fuzz` makes random calls from the seed. More than one node is emulated. Ends with "N passed, N failed". Plans are read from the folder of the program (tests/plans.h).
+// rank before the others' first call; `fuzz` makes random calls from the seed. More than one node is
+// emulated, with a link per rank that keeps the order of what it carries (cx7) or with two that do not (efa). Ends with "N passed, N failed". Plans are read from the folder of the program (tests/plans.h).
 #include <algorithm>
 #include <functional>
 #include <string>
 
 #include "include/mkernel.h"
+#include "include/mknet.h"
 #include "tests/fuzz.h"
 #include "tests/gpu_operands.cuh"
 #include "tests/options.h"
@@ -27,6 +29,7 @@ struct Suite {
   std::string folder;  // of the plans
   int nodes = 1;
   uint64_t seed = 1;  // of fuzz
+  std::string link;   // between nodes
   bool quick = false;
   mk_context* context = nullptr;
   mk_ag_gemm* op = nullptr;
@@ -472,6 +475,12 @@ struct Suite {
     const std::vector<int32_t> node_ranks(nodes, rank.world / nodes);
     d.nodes = nodes, d.node_ranks = node_ranks.data(), d.network = nodes > 1 ? MK_NETWORK_EMU : MK_NETWORK_NONE;
     d.net_bandwidth = 50e9, d.net_latency_ns = 2000;
+    mknet_desc unordered;
+    MKNET_INIT(&unordered);
+    unordered.backend = "emu";
+    unordered.emu.bandwidth = 25e9, unordered.emu.latency_ns = 8000, unordered.emu.jitter_ns = 16000, unordered.emu.nics = 2;
+    unordered.emu.unordered = 1, unordered.emu.seed = seed;
+    if (nodes > 1 && link == "efa") d.network = MK_NETWORK_NIC, d.net = &unordered;
     d.timeout_ns = quick ? 20'000'000'000ull : copies || rank.world == 1 ? 250'000'000ull : 2'000'000'000ull;
     d.allgather = test::Rank::allgather, d.user = &rank;
     mk_ag_gemm_desc od;
@@ -539,7 +548,7 @@ int main(int argc, char** argv) {
   const auto body = [&](const test::Rank& r) {
     Suite suite;
     suite.rank = r, suite.mode = options.mode, suite.quick = options.mode == "quick", suite.folder = folder;
-    suite.nodes = options.nodes, suite.seed = options.seed;
+    suite.nodes = options.nodes, suite.seed = options.seed, suite.link = options.link;
     return suite.run();
   };
   if (world == 1) {

@@ -104,10 +104,11 @@ TEST(random_calls_reach_tails_and_all_settings) {
 TEST(the_command_line_is_read_or_refused) {
   test::Options o;
   CHECK(test::parse_options({}, &o) && o.ranks == 1 && o.mode == "all" && o.chunks == 1 && o.nodes == 1 && o.seed == 1);
-  CHECK(test::parse_options({"8", "fuzz", "2", "4", "77"}, &o) && o.ranks == 8 && o.mode == "fuzz" && o.chunks == 2 && o.nodes == 4 && o.seed == 77);
+  CHECK(test::parse_options({"8", "fuzz", "2", "4", "77"}, &o) && o.ranks == 8 && o.mode == "fuzz" && o.chunks == 2 && o.nodes == 4 && o.seed == 77 && o.link == "cx7");
+  CHECK(test::parse_options({"4", "brief", "2", "2", "1", "efa"}, &o) && o.nodes == 2 && o.link == "efa");
   using Words = std::vector<std::string>;
   for (const Words& bad : {Words{"0"}, {"17"}, {"x"}, {""}, {"2", "brif"}, {"2", "brief", "0"}, {"2", "brief", "1", "3"}, {"8", "brief", "1", "3"},
-                           {"2", "brief", "1", "1", "-1"}, {"2", "brief", "1", "1", "1", "1"}, {"2x"}})
+                           {"2", "brief", "1", "1", "-1"}, {"2", "brief", "1", "1", "1", "1"}, {"2", "brief", "1", "2", "1", "efa", "1"}, {"2x"}})
     CHECK(!test::parse_options(bad, &o));
 }
 

@@ -10,7 +10,7 @@ namespace test {
 
 constexpr int kMostRanks = 16;
 constexpr const char* kUsage =
-    "usage: gpu_ag_gemm [ranks] [all | quick | dead | brief | fuzz] [chunks] [nodes] [seed]\n";
+    "usage: gpu_ag_gemm [ranks] [all | quick | dead | brief | fuzz] [chunks] [nodes] [seed] [cx7 | efa]\n";
 
 struct Options {
   int ranks = 1;
@@ -18,6 +18,7 @@ struct Options {
   int chunks = 1;
   int nodes = 1;
   uint64_t seed = 1;  // of fuzz
+  std::string link = "cx7";  // between nodes
 };
 
 // False if the words (without the program's name) are no command line of it.
@@ -30,15 +31,16 @@ inline bool parse_options(const std::vector<std::string>& words, Options* o) {
     return errno == 0 && !words[at].empty() && *end == 0 && *to >= least && *to <= most;
   };
   long ranks = 1, chunks = 1, nodes = 1, seed = 1;
-  if (words.size() > 5 || !number(0, 1, kMostRanks, &ranks) || !number(2, 1, 64, &chunks) || !number(3, 1, ranks, &nodes) ||
+  if (words.size() > 6 || !number(0, 1, kMostRanks, &ranks) || !number(2, 1, 64, &chunks) || !number(3, 1, ranks, &nodes) ||
       !number(4, 0, 1L << 62, &seed) || ranks % nodes != 0)
     return false;
   if (words.size() > 1) o->mode = words[1];
+  if (words.size() > 5) o->link = words[5];
   bool known = false;
   for (const char* mode : {"all", "quick", "dead", "brief", "fuzz"}) known = known || o->mode == mode;
   o->ranks = static_cast<int>(ranks), o->chunks = static_cast<int>(chunks), o->nodes = static_cast<int>(nodes);
   o->seed = static_cast<uint64_t>(seed);
-  return known;
+  return known && (o->link == "cx7" || o->link == "efa");
 }
 
 }  // namespace test

@@ -202,9 +202,6 @@ func (s RunSpec) validateEngine() error {
 		if err := cuda.CheckNet(s.Net.Backend); err != nil {
 			return err
 		}
-		if s.Net.Reorder {
-			return errors.New("the CUDA engine's emulated network does not reorder messages")
-		}
 		return cuda.CheckSettings(s.CUDA, s.Tile)
 	}
 	return fmt.Errorf("there is no engine %q", s.Engine)

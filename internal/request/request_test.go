@@ -301,7 +301,6 @@ func TestCUDARefusals(t *testing.T) {
 		"tcp":                                {func(r *Request) { r.World, r.Net.Backend = plan.Uniform(2, 1), "tcp" }, [2]string{}, "--net tcp: the CUDA engine sends between nodes by NICs"},
 		"driver":                             {func(*Request) {}, [2]string{"HOSTLIB_GPUS", "-1"}, "too old"},
 		"CTAs":                               {func(r *Request) { r.Workers[plan.RoleIntra] = 5 }, [2]string{}, "5 intra workers are more CTAs than the GPU has SMs"},
-		"reordering":                         {func(r *Request) { r.Net.Reorder = true }, [2]string{}, "does not reorder"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if tt.env[0] != "" {

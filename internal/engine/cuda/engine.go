@@ -188,9 +188,12 @@ func (in *instance) makeContext(heap C.uint64_t) error {
 	}
 	switch backend := in.cfg.Net.Backend; {
 	case len(ranks) == 1:
-	case backend == "" || backend == "auto" || backend == NetEmu: // whoever asks resolves auto
+	case emulated(backend) && !in.cfg.Net.Reorder:
 		args.network = C.MK_NETWORK_EMU
 	default:
+		if emulated(backend) {
+			backend = NetEmu
+		}
 		o, err := mknet.OptionsFor(in.cfg, backend, 0)
 		if err != nil {
 			return err
@@ -207,12 +210,15 @@ func (in *instance) makeContext(heap C.uint64_t) error {
 	return in.check(C.mkrun_context_create(in.lib, &args, &in.context, &e), &e)
 }
 
+// emulated reports whether the nodes are pretended; whoever asks resolves auto.
+func emulated(backend string) bool { return backend == "" || backend == "auto" || backend == NetEmu }
+
 // Network implements engine.Networked.
 func (in *instance) Network() (name, why string) {
 	if in.cfg.Plan.World.Nodes() == 1 {
 		return "none", "one node"
 	}
-	if name = in.cfg.Net.Backend; name == "" || name == "auto" {
+	if name = in.cfg.Net.Backend; emulated(name) {
 		name = NetEmu
 	}
 	var text [2048]C.char

@@ -68,6 +68,10 @@ func TestRunsThePlanOverNICs(t *testing.T) {
 			net: engine.Net{Backend: "ofi", Provider: "tcp"},
 			why: []string{"ofi: tcp;ofi_rxm ", "in software, flags raised by the receiver", "the heap is bounced through pinned memory", "libfabric is given host memory only"},
 		},
+		{
+			net: engine.Net{Backend: "emu", Reorder: true, Seed: 7},
+			why: []string{"emu 0: unordered link of the memory's speed", "pieces of 8192 bytes"},
+		},
 	} {
 		t.Run(tt.net.Backend, func(t *testing.T) {
 			needNICs(t, tt.net.Backend)
@@ -128,7 +132,6 @@ func TestNICsThatAreNotThere(t *testing.T) {
 func TestNetworksThatTheCUDAEngineHasNot(t *testing.T) {
 	for want, net := range map[string]engine.Net{
 		"--net tcp: the CUDA engine sends between nodes by NICs, or by emu on one host":           {Backend: "tcp"},
-		"the CUDA engine's emulated network does not reorder messages":                            {Backend: "emu", Reorder: true},
 		"--net efa has no connections: of the settings of queue pairs it takes --net-qps":         {Backend: "efa", RDMA: engine.RDMA{MTU: 1024}},
 		"--net ofi has no queue pairs; --net-qps":                                                 {Backend: "ofi", RDMA: engine.RDMA{QueuePairs: 2}},
 		"--net efa is a real network; bandwidth, latency and order are emulated with emu and tcp": {Backend: "efa", BandwidthGBs: 1},
