@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Checks and times ag_gemm on all GPUs of this machine, 8, 4, 2 or 1 of them, and measures the links between them. Builds
 # nothing and uses no network: `make build cuda` before, anywhere, and bring bin/mkrun, build/libmkernel.so, build/gpu_ag_gemm
-# and build/plans along (46 MB). The timing needs python3 with PyTorch; what cannot run is said and the rest goes on.
+# and build/plans along (46 MB). The timing needs python3 with PyTorch; what cannot run is said and the rest goes on. With
+# one GPU it is the product and the way to the host; scripts/gpu-check.sh does more there.
 #
 #   scripts/gpu-8.sh [OPTIONS] [FOLDER]   results go to FOLDER (default build/gpu-8): at most 8 files, kept up to date, so that
 #                                         a run that is cut short leaves what it has
@@ -50,14 +51,17 @@ while [ $# -gt 0 ]; do
     --dry-run) mode=show ;;
     --dry-run=*) mode=show pretended=${1#*=} && number --dry-run "$pretended" ;;
     --cpu) cpu=yes ;;
+    -h | --help)
+      sed -n '2,/^set/s/^# \{0,1\}//p' "$0"
+      exit
+      ;;
     -*) usage "no such option: $1" ;;
     *) [ -z "$out" ] || usage "one folder only: $1" && out=$1 ;;
   esac
   shift
 done
 out=${out:-$root/build/gpu-8}
-mkdir -p "$out" 2> /dev/null || [ "$mode" = show ] || usage "$out cannot be made"
-[ "$mode" = show ] || out=$(cd "$out" && pwd) || exit 2
+case $out in /*) ;; *) out=$PWD/$out ;; esac
 cd "$root" || exit 2
 for part in ${only//,/ }; do
   [[ " ${PARTS[*]} " == *" $part:"* ]] || usage "no part $part; there are ${PARTS[*]%:*}"
@@ -76,6 +80,7 @@ case $ranks in 1 | 2 | 4 | 8) ;; *) usage "--ranks $ranks: 1, 2, 4 or 8 are poss
 if [ "$mode" != show ]; then
   [ -x bin/mkrun ] || usage "bin/mkrun is not there: run 'make build cuda' first"
   [ -n "$cpu" ] || [ -f build/libmkernel.so ] || [ -n "${MKRUN_LIB:-}" ] || usage "build/libmkernel.so is not there: run 'make build cuda' first"
+  mkdir -p "$out" 2> /dev/null || usage "$out cannot be made"
   work=$(mktemp -d) || exit 2
   trap 'rm -rf "$work"' EXIT
   trap 'collect; exit 1' TERM INT
@@ -170,7 +175,7 @@ part_right() {
   [ "$ranks" -lt 2 ] || step right-dead.log build/gpu_ag_gemm "$ranks" dead
 }
 
-# Two emulated nodes, then two ranks on each node.
+# Two emulated nodes, then two ranks on each node. (scripts/gpu-check.sh has those that share one GPU.)
 part_nodes() {
   [ "$ranks" -gt 1 ] || return 0
   step nodes-2.log build/gpu_ag_gemm "$ranks" brief 2 2
@@ -208,9 +213,13 @@ part_fuzz() {
   [ "$ranks" -lt 2 ] || step fuzz-nodes.log build/gpu_ag_gemm "$ranks" fuzz 2 2 3
 }
 
-# The split of the SMs and the mover, each setting in one loop with the others.
+# The split of the SMs and the mover, each setting in one loop with the others; one GPU has the product's settings alone.
 part_split() {
-  [ "$ranks" -gt 1 ] || return 0
+  if [ "$ranks" -eq 1 ]; then
+    step split.log "${bench[@]}" gemm --ranks 1 --rounds 2 --queued 0.2 --seconds $((part_end - SECONDS - 15)) --shapes "$(word 1)" "$(word 2)" 2048,2048,2048 \
+      --configs "" "tile_n=128,256 cluster=1,2" "raster_group=4,8,16,32" "ctas=128,124" --json "$work/bench-split.json"
+    return
+  fi
   step split.log "${bench[@]}" ag --ranks "$ranks" --rounds 2 --queued 0.9 --seconds $((part_end - SECONDS - 15)) --vs \
     --configs "mover=sm push_ctas=8,16,33,66,99,132" "mover=ce k_block=512,1024,2048,4096,8192" "mover=ce cluster=1" \
     --shapes "$(word 1)" "$(word 2)" "$(word 3)" --json "$work/bench-split.json"

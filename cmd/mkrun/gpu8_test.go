@@ -12,8 +12,11 @@ import (
 	"testing"
 )
 
-// gpuScript is the script for machines with many GPUs, which are rarely at hand.
-const gpuScript = "../../scripts/gpu-8.sh"
+// gpuScript is the script for machines with many GPUs, which are rarely at hand; checkScript is the one for one or two.
+const (
+	gpuScript   = "../../scripts/gpu-8.sh"
+	checkScript = "../../scripts/gpu-check.sh"
+)
 
 // readScripts reads what other programs run, so that a change is seen.
 func readScripts(t *testing.T) {
@@ -22,21 +25,21 @@ func readScripts(t *testing.T) {
 	if err != nil || len(scripts) == 0 {
 		t.Fatalf("%q, %v", scripts, err)
 	}
-	for _, name := range append(scripts, gpuScript) {
+	for _, name := range append(scripts, gpuScript, checkScript) {
 		if _, err := os.ReadFile(name); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-// gpuCommands are the commands that the script lists for so many GPUs, as words.
-func gpuCommands(t *testing.T, args ...string) [][]string {
+// gpuCommands are the commands that a script lists for so many GPUs, as words.
+func gpuCommands(t *testing.T, script string, args ...string) [][]string {
 	t.Helper()
 	readScripts(t)
 	const split = `while IFS= read -r line; do eval "set -- ${line%% > WORK/*}"; [ $# -eq 0 ] || { printf '%s\0' "$@"; printf '\n'; }; done`
-	out, err := exec.CommandContext(t.Context(), "bash", append([]string{"-c", "set -o pipefail; \"$@\" | " + split, "split", gpuScript}, args...)...).Output()
+	out, err := exec.CommandContext(t.Context(), "bash", append([]string{"-c", "set -o pipefail; \"$@\" | " + split, "split", script}, args...)...).Output()
 	if err != nil {
-		t.Fatalf("%s %q: %v", gpuScript, args, err)
+		t.Fatalf("%s %q: %v", script, args, err)
 	}
 	var commands [][]string
 	for line := range strings.Lines(string(out)) {
@@ -45,7 +48,7 @@ func gpuCommands(t *testing.T, args ...string) [][]string {
 	return commands
 }
 
-// Each command of the script is one that its program takes, for every number of GPUs, and finds the plans that it needs.
+// Each command of the scripts is one that its program takes, for every number of GPUs, and finds the plans that it needs.
 // (Those of gpu_ag_gemm are checked by cuda/tests/host_fuzz.cpp.)
 func TestGPUScriptCommands(t *testing.T) {
 	t.Setenv("MKRUN_LIB", libraries["HOSTLIB"])
@@ -56,21 +59,23 @@ func TestGPUScriptCommands(t *testing.T) {
 	plans := strings.Fields(string(makefile))
 	for _, gpus := range []int{1, 2, 4, 8} {
 		t.Setenv("HOSTLIB_GPUS", fmt.Sprint(gpus))
-		seen := map[string]int{}
-		for _, words := range gpuCommands(t, fmt.Sprintf("--dry-run=%d", gpus)) {
-			seen[words[0]]++
-			switch words[0] {
-			case "bin/mkrun":
-				checkMkrun(t, words[1:])
-			case "python3":
-				checkBench(t, words[1:], gpus, plans)
+		for _, script := range []string{gpuScript, checkScript} {
+			seen := map[string]int{}
+			for _, words := range gpuCommands(t, script, fmt.Sprintf("--dry-run=%d", gpus)) {
+				seen[words[0]]++
+				switch words[0] {
+				case "bin/mkrun":
+					checkMkrun(t, words[1:])
+				case "python3":
+					checkBench(t, words[1:], gpus, plans)
+				}
+			}
+			if seen["bin/mkrun"] < 4 || seen["python3"] < 2 || seen["build/gpu_ag_gemm"] < 2 || script == gpuScript && seen["nvidia-smi"] < 4 {
+				t.Errorf("%s for %d GPUs: %v", script, gpus, seen)
 			}
 		}
-		if seen["bin/mkrun"] < 4 || seen["python3"] < 2 || seen["build/gpu_ag_gemm"] < 2 || seen["nvidia-smi"] < 4 {
-			t.Errorf("%d GPUs: %v", gpus, seen)
-		}
 	}
-	for _, words := range gpuCommands(t, "--dry-run", "--cpu", "--shapes", "256,64,64") {
+	for _, words := range gpuCommands(t, gpuScript, "--dry-run", "--cpu", "--shapes", "256,64,64") {
 		checkMkrun(t, words[1:])
 	}
 }
@@ -126,7 +131,7 @@ func checkBench(t *testing.T, words []string, gpus int, plans []string) {
 	if err := json.Unmarshal(out, &o); err != nil {
 		t.Fatal(err)
 	}
-	if o.Ranks < 1 || o.Ranks > gpus || len(o.Shapes) == 0 || !strings.HasPrefix(o.JSON, "WORK/bench-") {
+	if o.Ranks < 1 || o.Ranks > gpus || len(o.Shapes) == 0 || !strings.HasPrefix(o.JSON, "WORK/bench-") && !strings.HasPrefix(o.JSON, "build/gpu-check/") {
 		t.Errorf("bench.py %q: %s", words[at+1:], out)
 	}
 	chunks := []int{1}
@@ -163,6 +168,9 @@ func gpuRun(t *testing.T, args ...string) (status int, results map[string]string
 	text, err := cmd.CombinedOutput()
 	if err != nil && cmd.ProcessState == nil {
 		t.Fatal(err)
+	}
+	if _, err := os.Stat(out); err == nil && cmd.ProcessState.ExitCode() == 2 {
+		t.Errorf("%q left a folder", args)
 	}
 	results = map[string]string{}
 	files, _ := os.ReadDir(out)
@@ -206,8 +214,11 @@ func TestGPUScriptFailures(t *testing.T) {
 	if status != 0 || !strings.Contains(results["parts.tsv"], "tune\tcut\t") || !strings.Contains(said, "part   tune     cut after") {
 		t.Errorf("status %d\n%s\n%v", status, said, results)
 	}
+	if status, _, said := gpuRun(t, "--help"); status != 0 || !strings.HasPrefix(said, "Checks and times ag_gemm on all GPUs") || strings.Contains(said, "pipefail") {
+		t.Errorf("--help: status %d, %s", status, said)
+	}
 	for _, args := range [][]string{{"--parts", "wrong"}, {"--ranks", "3"}, {"--ranks", "4"}, {"--seconds", "x"}, {"--seconds"}, {"--nothing"}} {
-		if status, _, said := gpuRun(t, args...); status != 2 || !strings.Contains(said, "gpu-8: ") {
+		if status, results, said := gpuRun(t, args...); status != 2 || len(results) > 0 || !strings.Contains(said, "gpu-8: ") {
 			t.Errorf("%q: status %d, %s", args, status, said)
 		}
 	}
@@ -223,5 +234,79 @@ func TestGPUScriptOnCPU(t *testing.T) {
 		if !strings.Contains(results["parts.tsv"], "launch "+world+" --engine cpu --check") {
 			t.Errorf("%s did not run:\n%s", world, results["parts.tsv"])
 		}
+	}
+}
+
+// checkRun runs the script for one or two GPUs in a tree of its own, with programs that only say that all is well; the first
+// command line that begins with `fails` fails. It returns the exit status, the lines of steps.tsv and what was said.
+func checkRun(t *testing.T, gpus int, fails string, args ...string) (status int, steps, said string) {
+	t.Helper()
+	readScripts(t)
+	scripts, err := filepath.Abs("../../scripts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, bin := t.TempDir(), t.TempDir()
+	const well = `echo "$(basename $0) $*"; case "$(basename $0) $*" in FAILS*) exit 1 ;; esac; echo "1 passed, 0 failed"`
+	program := func(path, text string) {
+		t.Helper()
+		err := os.MkdirAll(filepath.Dir(path), 0o755)
+		if err == nil {
+			err = os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o755)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, path := range []string{"bin/mkrun", "build/gpu_ag_gemm", "build/gpu_measure", "build/example_ag_gemm", "build/libmkernel.so", "build/plans/written"} {
+		program(filepath.Join(root, path), strings.ReplaceAll(well, "FAILS", strings.ReplaceAll(fails, " ", `\ `)))
+	}
+	program(filepath.Join(bin, "nvidia-smi"), fmt.Sprintf(`[ "$1" = -L ] || exit 0; for i in $(seq %d); do echo "GPU $i: H200"; done`, gpus))
+	program(filepath.Join(bin, "nvidia-cuda-mps-control"), `echo "$* $(test -t 0 || cat)" >> "`+root+`/mps"`)
+	program(filepath.Join(bin, "compute-sanitizer"), `echo "ERROR SUMMARY: 0 errors"`)
+	program(filepath.Join(bin, "python3"), `case "$*" in *report.py*) exec /usr/bin/env -i PATH="$OLDPATH" python3 "$@" ;; esac`)
+	if err := os.Symlink(scripts, filepath.Join(root, "scripts")); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), "bash", append([]string{filepath.Join(root, "scripts/gpu-check.sh")}, args...)...)
+	cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "OLDPATH="+os.Getenv("PATH"))
+	text, err := cmd.CombinedOutput()
+	if err != nil && cmd.ProcessState == nil {
+		t.Fatal(err)
+	}
+	data, _ := os.ReadFile(filepath.Join(root, "build/gpu-check/steps.tsv"))
+	if strings.Contains(string(data), "shared\tok") { // the daemon was started, and told to go
+		if mps, err := os.ReadFile(filepath.Join(root, "mps")); err != nil || string(mps) != "-d \n quit\n" {
+			t.Errorf("MPS: %q, %v", mps, err)
+		}
+	}
+	return cmd.ProcessState.ExitCode(), string(data), string(text)
+}
+
+// One GPU is enough; what fails is told and the rest goes on; what no time is left for is said.
+func TestCheckScriptRuns(t *testing.T) {
+	for _, gpus := range []int{1, 2} {
+		status, steps, said := checkRun(t, gpus, "nothing")
+		if status != 0 || !strings.Contains(steps, "shared-nodes\tok\t0\tbuild/gpu_ag_gemm 4 brief 2 2 1 efa\n") || strings.Count(said, "\n") > 60 ||
+			!strings.Contains(said, "check  fuzz          4 of 4 in ") {
+			t.Errorf("%d GPUs: status %d\n%s\n%s", gpus, status, said, steps)
+		}
+	}
+	status, steps, said := checkRun(t, 1, "gpu_ag_gemm 4 brief 2 2")
+	if status != 1 || !strings.Contains(said, "check  shared-nodes  3 of 5 in ") || !strings.Contains(said, "failed shared-nodes, after 0 s: build/gpu_ag_gemm 4 brief 2 2 1 efa\n") ||
+		!strings.Contains(steps, "racecheck\tok\t") {
+		t.Errorf("status %d\n%s\n%s", status, said, steps)
+	}
+	status, steps, said = checkRun(t, 1, "nothing", "--seconds", "2")
+	if status != 1 || strings.Contains(steps, "\tok\t") || !strings.Contains(said, "skipped right, after 0 s: build/gpu_ag_gemm 1\n") {
+		t.Errorf("status %d\n%s\n%s", status, said, steps)
+	}
+	for _, args := range [][]string{{"--seconds", "x"}, {"--seconds"}, {"--nothing"}, {"a", "b"}} {
+		if status, steps, said := checkRun(t, 1, "nothing", args...); status != 2 || steps != "" || !strings.Contains(said, "gpu-check: ") {
+			t.Errorf("%q: status %d, %s", args, status, said)
+		}
+	}
+	if status, _, said := checkRun(t, 0, "nothing"); status != 2 || said != "gpu-check: no GPU here\n" {
+		t.Errorf("no GPU: status %d, %s", status, said)
 	}
 }

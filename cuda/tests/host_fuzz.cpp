@@ -47,10 +47,10 @@ bool same(const test::Draw& x, const test::Draw& y) {
   return x.m == y.m && x.n == y.n && x.k == y.k && x.extra == y.extra && x.half == y.half && memcmp(&x.config, &y.config, sizeof x.config) == 0;
 }
 
-// Lines of `gpu-8.sh --dry-run` for so many GPUs that begin with a program of build/.
-std::vector<std::vector<std::string>> scripted(int gpus, const std::string& program) {
+// Lines of a script's --dry-run for so many GPUs that begin with a program of build/.
+std::vector<std::vector<std::string>> scripted(const std::string& script, int gpus, const std::string& program) {
   std::vector<std::vector<std::string>> lines;
-  FILE* f = popen(("scripts/gpu-8.sh --dry-run=" + std::to_string(gpus)).c_str(), "r");
+  FILE* f = popen(("scripts/" + script + " --dry-run=" + std::to_string(gpus)).c_str(), "r");
   char line[4096];
   while (f != nullptr && fgets(line, sizeof line, f) != nullptr) {
     std::vector<std::string> words;
@@ -112,17 +112,18 @@ TEST(the_command_line_is_read_or_refused) {
     CHECK(!test::parse_options(bad, &o));
 }
 
-// What scripts/gpu-8.sh asks of gpu_ag_gemm is a command line of it, with plans that `make cuda` writes.
-TEST(the_script_for_eight_gpus_calls_it_rightly) {
-  for (const int gpus : {1, 2, 4, 8}) {
-    const auto lines = scripted(gpus, "build/gpu_ag_gemm");
-    CHECK(!lines.empty());
-    for (const std::vector<std::string>& words : lines) {
-      test::Options o;
-      CHECK(test::parse_options(words, &o));
-      CHECK(o.ranks == gpus);
-      const std::string folder = test::plan_folder("build", o.nodes, o.ranks / o.nodes, o.chunks);
-      for (int rank = 0; rank < o.ranks; ++rank) CHECK(!test::read_plan(folder, rank).empty());
+// What the scripts ask of gpu_ag_gemm is a command line of it, with plans that `make cuda` writes.
+TEST(the_scripts_for_gpus_call_it_rightly) {
+  for (const std::string script : {"gpu-8.sh", "gpu-check.sh"})
+    for (const int gpus : {1, 2, 4, 8}) {
+      const auto lines = scripted(script, gpus, "build/gpu_ag_gemm");
+      CHECK(!lines.empty());
+      for (const std::vector<std::string>& words : lines) {
+        test::Options o;
+        CHECK(test::parse_options(words, &o));
+        CHECK(o.ranks == gpus || script == "gpu-check.sh");
+        const std::string folder = test::plan_folder("build", o.nodes, o.ranks / o.nodes, o.chunks);
+        for (int rank = 0; rank < o.ranks; ++rank) CHECK(!test::read_plan(folder, rank).empty());
+      }
     }
-  }
 }

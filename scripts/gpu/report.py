@@ -1,6 +1,6 @@
 """Puts the JSON files of bench.py and the verdicts of the checks into one short table.
 
-    report.py FOLDER    (gemm*.json, ag*.json and *.log of scripts/gpu-check.sh)
+    report.py FOLDER    (steps.tsv, *.log, gemm*.json and ag*.json of scripts/gpu-check.sh)
 """
 import glob
 import json
@@ -33,17 +33,40 @@ def loop_name(data):
     return "queued" if data["queued"] else "eager"
 
 
+def verdict(text):
+    """The last line of a log that says how its program ended."""
+    lines = [line for line in text.splitlines() if re.search(
+        r"\d+ passed, \d+ failed|(ERROR|RACECHECK) SUMMARY|^time of a call|elements are wrong", line)]
+    bad = len(re.findall(r"FAIL|WRONG", text))
+    return (lines[-1].strip("= ") if lines else "did not finish") + (f"  ({bad} bad lines)" if bad else "")
+
+
 def checks(folder, names=("",)):
     """The verdicts of the logs whose names begin with one of these."""
     for path in sorted(glob.glob(os.path.join(folder, "*.log"))):
-        if not os.path.basename(path).startswith(names):
-            continue
-        text = open(path, errors="replace").read()
-        lines = [line for line in text.splitlines()
-                 if re.search(r"\d+ passed, \d+ failed|(ERROR|RACECHECK) SUMMARY", line)]
-        bad = len(re.findall(r"FAIL|WRONG", text))
-        last = lines[-1].strip("= ") if lines else "did not finish"
-        print(f"check  {os.path.basename(path)[:-4]:<12} {last}{f'  ({bad} bad lines)' if bad else ''}")
+        if os.path.basename(path).startswith(names):
+            print(f"check  {os.path.basename(path)[:-4]:<12} {verdict(open(path, errors='replace').read())}")
+
+
+def steps(folder):
+    """A line for each log: how many of its commands went well, their seconds, and the last verdict; then what did not go well."""
+    with open(os.path.join(folder, "steps.tsv")) as f:
+        rows = [line.rstrip("\n").split("\t") for line in f]
+    for log in dict.fromkeys(row[0] for row in rows):
+        mine = [row for row in rows if row[0] == log]
+        path = os.path.join(folder, log + ".log")
+        text = "" if not os.path.exists(path) else verdict(open(path, errors="replace").read())
+        print(f"check  {log:<13} {sum(row[1] == 'ok' for row in mine)} of {len(mine)} in {sum(int(row[2]) for row in mine)} s  {text}")
+    for log, status, seconds, command in rows:
+        if status != "ok":
+            print(f"{status:<6} {log}, after {seconds} s: {command}")
+
+
+def links(folder):
+    """What gpu_measure says of the way over the host and the proxy."""
+    path = os.path.join(folder, "measure.log")
+    if os.path.exists(path):
+        print("".join(f"link   {line}" for line in open(path, errors="replace") if line.startswith(("host: ", "gpu -> proxy"))), end="")
 
 
 def gemm(data):
@@ -107,7 +130,8 @@ def main():
               f"{r['rounds'] * r['iterations']}, slower rank, [5 % 95 %]")
         print("# eager: as a caller launches; queued: the host had a head start. exposed: share of the time beyond cuBLAS's"
               " product (of the best alternative)")
-    checks(folder)
+    steps(folder)
+    links(folder)
     for data in runs:
         (gemm if data["what"] == "gemm" else nodes if data["nodes"] > 1 else ag)(data)
 
