@@ -4,9 +4,9 @@
 CUDA_OUT := build/cuda
 CUDA_LIB := build/libmkernel.so
 
-# Looked up when a rule runs, so that other targets of the Makefile do not install a compiler.
+# Looked up when a rule runs, so that other targets of the Makefile do not install a compiler. The path may hold blanks.
 CUDA_ROOT_FILE := $(CUDA_OUT)/toolchain
-CUDA_ROOT = $$(cat $(CUDA_ROOT_FILE))
+CUDA_ROOT = "$$(cat $(CUDA_ROOT_FILE))"
 
 CUDA_GENCODE := -gencode=arch=compute_90a,code=sm_90a
 NVCC_FLAGS := -std=c++17 -O3 $(CUDA_GENCODE) -Icuda -lineinfo -Xcompiler -fPIC,-Wall,-fvisibility=hidden -Xptxas -v
@@ -23,12 +23,14 @@ CUDA_PLAN_NAMES := 1x1-c1 1x2-c1 1x2-c3 1x4-c1 1x4-c3 1x8-c1 1x8-c3 2x1-c1 2x1-c
   2x4-c1 2x4-c2 2x4-c4 4x2-c2 2x8-c1
 CUDA_PLANS := build/plans/written
 
-.PHONY: cuda cuda-test clean-cuda
+.PHONY: cuda cuda-test clean-cuda look-for-cuda
 cuda: $(CUDA_LIB) $(CUDA_GPU_PROGRAMS) build/example_ag_gemm $(CUDA_PLANS)
 
-$(CUDA_ROOT_FILE): scripts/cuda-toolchain.sh
+# Looked for each time, so that another CUDA_HOME is noticed; written only if it is another.
+$(CUDA_ROOT_FILE): look-for-cuda
 	@mkdir -p $(@D)
-	scripts/cuda-toolchain.sh > $@.part && mv $@.part $@
+	@scripts/cuda-toolchain.sh > $@.part
+	@if cmp -s $@.part $@; then rm $@.part; else mv $@.part $@; echo "CUDA compiler: $$(cat $@)"; fi
 
 # Kernels: no warning of a lost warp-specialised pipeline and no spill is let through (cuda/ptxas-check.sh).
 $(CUDA_OUT)/kernels/%.o: cuda/kernels/%.cu $(CUDA_HEADERS) $(CUDA_ROOT_FILE)

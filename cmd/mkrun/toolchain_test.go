@@ -63,6 +63,54 @@ func TestCUDACompilerThatIsTaken(t *testing.T) {
 	}
 }
 
+// make cuda compiles with the compiler of now, also one in a folder whose name has a blank, and compiles nothing twice.
+func TestCUDACompilerThatChanges(t *testing.T) {
+	root := t.TempDir()
+	for _, name := range []string{"cuda", "scripts"} {
+		from, err := filepath.Abs("../../" + name)
+		if err == nil {
+			err = os.Symlink(from, filepath.Join(root, name))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"../../cuda/cuda.mk", "../../scripts/cuda-toolchain.sh"} { // read by others: so that a change is seen
+		if _, err := os.ReadFile(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	compiler := func(name string) string { // one that writes where it is
+		home := filepath.Join(t.TempDir(), name)
+		writeCompiler(t, home, "13.0")
+		const text = `#!/bin/sh
+[ "$1" != --version ] || { echo 'Cuda compilation tools, release 13.0, V13.0.1'; exit; }
+while [ "$1" != -o ]; do shift; done
+echo "$0" > "$2"
+echo "ptxas info    : Used 8 registers" >&2
+`
+		if err := os.WriteFile(filepath.Join(home, "bin", "nvcc"), []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		return home
+	}
+	first, second := compiler("cuda"), compiler("cuda of today")
+	const object = "build/cuda/kernels/hold.o"
+	for i, home := range []string{first, second, second, first} {
+		cmd := exec.CommandContext(t.Context(), "make", "-f", "cuda/cuda.mk", object)
+		cmd.Dir = root
+		cmd.Env = append(os.Environ(), "CUDA_HOME="+home)
+		out, err := cmd.CombinedOutput()
+		by, _ := os.ReadFile(filepath.Join(root, object))
+		if err != nil || strings.TrimSpace(string(by)) != home+"/bin/nvcc" {
+			t.Errorf("compiled by %q, want %s (%v)\n%s", by, home, err, out)
+		}
+		if again := i == 2; again == strings.Contains(string(out), "/bin/nvcc") {
+			t.Errorf("round %d:\n%s", i, out)
+		}
+	}
+}
+
 // writeCompiler makes an nvcc that only knows its version; one without a version does not run.
 func writeCompiler(t *testing.T, home, version string) {
 	t.Helper()
