@@ -15,13 +15,16 @@ namespace mk::net {
 namespace {
 
 constexpr uint64_t kDeviceSpin = 100000000;  // ns of spinning after the last command when GPUs produce
-constexpr uint64_t kHostSpin = 50000;        // the same when host threads do, who wake us
+constexpr uint64_t kHostSpin = 50000;        // the same when NICs may bring work, or host threads, who wake us, brought much
+constexpr int kMuch = 8;                     // commands, each within that time after the one before
 constexpr uint64_t kFirstNap = 10000;
 constexpr uint64_t kBusyNap = 50000;         // longest while writes are under way
 constexpr uint64_t kIdleNap = 1000000;       // longest while a command or an arrival may come unannounced
 constexpr uint64_t kNicNap = 4000000;        // longest while NICs wake us: one that forgets to costs no more
 constexpr uint64_t kLongSleep = 100000000;   // while only a wake-up can bring work
-constexpr uint64_t kLongIdle = 1000000000;   // after which naps may be twice as long, if that saves the kernel a timer of its own
+constexpr uint64_t kLongIdle = 1000000000;   // after which the longest nap is:
+constexpr uint64_t kLongNap = 1900000;
+constexpr uint64_t kLongSlack = 100000;      // by how much the kernel may be late then, if that saves it a timer of its own
 constexpr int kTake = 64;                    // commands between two looks at the NICs
 constexpr uint64_t kAskNap = 50000;
 constexpr uint64_t kPatience = 60000000000u;  // until the thread must have done what it was asked for, on a busy machine
@@ -160,19 +163,23 @@ void Proxy::publish() {
 }
 
 void Proxy::rest(uint64_t now) {
-  const bool idle = transfer_.idle();
-  if (now - active_ns_ < (s_.device_producers ? kDeviceSpin : kHostSpin)) {
+  const bool idle = transfer_.idle(), by_nics = !idle || s_.listens;
+  // Where only host threads can bring work, spinning must pay: they may need this processor themselves. And Linux 6.18 takes a
+  // yield as the end of a turn, so whoever has yielded to another thread and then sleeps is woken milliseconds late.
+  const bool spins = s_.device_producers || by_nics || quick_ >= kMuch;
+  if (spins && now - active_ns_ < (s_.device_producers ? kDeviceSpin : kHostSpin)) {
     pause();
     if (!s_.device_producers) sched_yield();
     return;
   }
-  const bool by_nics = !idle || s_.listens;
   const std::vector<int>& nics = by_nics ? transfer_.descriptors() : no_nics_;
   const uint64_t longest = s_.device_producers ? kIdleNap : !nics.empty() ? (idle ? kNicNap : kIdleNap) : !idle ? kBusyNap : by_nics ? kIdleNap : kLongSleep;
   // With GPU producers the spinning was long enough already.
   const uint64_t ns = s_.device_producers || !nics.empty() || longest == kLongSleep ? longest : nap_ns_;
-  set_slack(idle && now - active_ns_ > kLongIdle ? kIdleNap : 1);
-  const Woken why = ring_.sleep(ns, nics);
+  const bool rarely = ns == kIdleNap && idle && now - active_ns_ > kLongIdle;
+  set_slack(rarely ? kLongSlack : 1);
+  const Woken why = ring_.sleep(rarely ? kLongNap : ns, nics);
+  quick_ = now_ns() - active_ns_ < kHostSpin ? quick_ + 1 : 0;
   if (why == Woken::kNever) return;
   if (why == Woken::kByNic) ++nic_wakes_;
   slept_ns_ = now;

@@ -94,6 +94,7 @@ class Proxy {
   std::atomic<bool> stop_{false};
   const std::vector<int> no_nics_;
   uint64_t active_ns_ = 0, nap_ns_ = 0, slept_ns_ = 0;
+  int quick_ = 0;  // sleeps, one after the other, that ended so soon that spinning would have been as well
   std::atomic<uint64_t> wakes_{0}, naps_{0}, nic_wakes_{0}, late_ns_{0};
   std::atomic<uint64_t> counts_[5] = {};
   std::thread thread_;

@@ -29,6 +29,7 @@ using mk::net::now_ns;
 constexpr uint64_t kHeap = 1u << 16;
 constexpr int kWakes = 400;
 constexpr uint64_t kIdleNs = 2 * kSecond;
+constexpr uint64_t kSettledNs = 3 * kSecond / 2;  // after the last command; the proxy naps as long as it ever does
 
 void check(int code, const mknet_error& e) {
   if (code != MKNET_OK) die("%s", e.text);
@@ -69,18 +70,24 @@ std::vector<int> processors() {
   return list;
 }
 
-void stay_on(int cpu) {
-  cpu_set_t one;
-  CPU_ZERO(&one);
-  CPU_SET(cpu, &one);
-  if (sched_setaffinity(0, sizeof one, &one) != 0) die("staying on processor %d: %s", cpu, strerror(errno));
+void stay_on(const std::vector<int>& cpus) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int cpu : cpus) CPU_SET(cpu, &set);
+  if (sched_setaffinity(0, sizeof set, &set) != 0) die("staying on %zu processors: %s", cpus.size(), strerror(errno));
+}
+
+std::string list_of(const std::vector<int>& cpus) {
+  std::string text;
+  for (const int cpu : cpus) text += (text.empty() ? "" : ",") + std::to_string(cpu);
+  return text;
 }
 
 // Two ranks in this process; only the first pushes.
 class Two {
  public:
-  Two(bool device_producers, int cpu) {
-    const std::string cpus = std::to_string(cpu);
+  Two(bool device_producers, const std::vector<int>& proxies) {
+    const std::string cpus = list_of(proxies);
     mknet_error e;
     for (int r = 0; r < 2; ++r) {
       mknet_desc d;
@@ -162,8 +169,8 @@ class Two {
 // A thread that sleeps until somebody adds to its eventfd, and does nothing else.
 class Sleeper {
  public:
-  explicit Sleeper(int cpu) : fd_(eventfd(0, EFD_CLOEXEC)), thread_([this, cpu] {
-    stay_on(cpu);
+  explicit Sleeper(const std::vector<int>& cpus) : fd_(eventfd(0, EFD_CLOEXEC)), thread_([this, cpus] {
+    stay_on(cpus);
     for (eventfd_t n; eventfd_read(fd_, &n) == 0 && !stop_;) ++woken_;
   }) {}
   ~Sleeper() {
@@ -211,24 +218,33 @@ void report_idle(const char* what) {
 }  // namespace
 
 void measure_proxy() {
-  const std::vector<int> cpus = processors();
-  const int woken = cpus[cpus.size() > 1 ? 1 : 0];
-  printf("proxy: producers on processor %d, those whom they wake on %d\n", cpus.front(), woken);
-  stay_on(cpus.front());
+  const std::vector<int> all = processors();
+  const std::vector<int> producers = {all.front()}, woken = {all[all.size() > 1 ? 1 : 0]};
+  printf("proxy: producers on processor %s, those whom they wake on %s\n", list_of(producers).c_str(), list_of(woken).c_str());
+  stay_on(producers);
   {
     Two two(false, woken);
     Sleeper bare(woken);
     report_wake("a thread that only sleeps: runs after", 5000000, kWakes, [&] { return bare.wake(); });
     report_wake("host producer, sleeping proxy: taken after", 5000000, kWakes, [&] { return two.push(false); });
-    sleep_ns(kSecond / 2);
+    sleep_ns(kSettledNs);
     report_idle("host producers, idle");
   }
   {
     Two two(true, woken);
     report_wake("GPU-like producer, spinning proxy: taken after", 1000000, kWakes, [&] { return two.push(true); });
     report_wake("GPU-like producer, backed-off proxy: taken after", 150000000, kWakes / 10, [&] { return two.push(true); });
-    sleep_ns(kSecond / 2);
+    report_wake("GPU-like producer, after more than a second: taken after", kSettledNs, kWakes / 40, [&] { return two.push(true); });
+    sleep_ns(kSettledNs);
     report_idle("GPU-like producers, idle");
+  }
+  printf("proxy: all where the scheduler chooses, of processors %s\n", list_of(all).c_str());
+  stay_on(all);
+  {
+    Two two(false, all);
+    Sleeper bare(all);
+    report_wake("a thread that only sleeps: runs after", 5000000, kWakes, [&] { return bare.wake(); });
+    report_wake("host producer, sleeping proxy: taken after", 5000000, kWakes, [&] { return two.push(false); });
   }
 }
 
