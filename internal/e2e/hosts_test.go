@@ -372,6 +372,8 @@ func TestP1IPv6(t *testing.T) {
 func TestP59InterfaceByName(t *testing.T) {
 	launch(t, "-H", "h1,h2", "--iface", "eth0", "--", "true").want(t, 0)
 	launch(t, "-H", "h2,h3", "--iface", "eth", "--", "true").want(t, 125, "--iface eth: no such interface here", "docker0")
+	// Nobody comes to a loopback address from another host: said at once.
+	launch(t, "-H", "h1,h2", "--iface", "lo", "ag_gemm", "--net", "ofi", "--m", "64", "--n", "64", "--k", "64").want(t, 125, "--iface lo: no such interface here that is up and has an address that other hosts reach")
 }
 
 // P61: a name that is not known is tried until the start times out, which then says so.

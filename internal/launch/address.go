@@ -83,12 +83,13 @@ func (o ownAddress) private() bool {
 // chooser finds the address at which the other nodes reach this one.
 type chooser struct {
 	own   []ownAddress
+	whom  string                                      // by whom an address is wanted, for errors
 	route func(to netip.AddrPort) (netip.Addr, error) // the source address of packets to there
 }
 
 func newChooser(ctx context.Context) (chooser, error) {
 	own, err := ownAddresses()
-	return chooser{own, func(to netip.AddrPort) (netip.Addr, error) { return sourceAddress(ctx, to) }}, err
+	return chooser{own: own, route: func(to netip.AddrPort) (netip.Addr, error) { return sourceAddress(ctx, to) }}, err
 }
 
 // choose takes, in this order: the first address of the interfaces that were asked for; the first candidate, which is
@@ -96,7 +97,7 @@ func newChooser(ctx context.Context) (chooser, error) {
 // its parent. Never one that other hosts have too.
 func (c chooser) choose(devices, candidates, parents []string) (netip.Addr, error) {
 	if len(devices) > 0 {
-		return c.ofDevices(devices)
+		return c.betweenHosts().ofDevices(devices)
 	}
 	var dropped []string
 	for _, text := range candidates {
@@ -133,6 +134,13 @@ func (c chooser) choose(devices, candidates, parents []string) (netip.Addr, erro
 		strings.Join(dropped, "; "))
 }
 
+// betweenHosts leaves out what every host has for itself. (An address that others have a route to may be at lo, too.)
+func (c chooser) betweenHosts() chooser {
+	c.whom = " that other hosts reach"
+	c.own = slices.DeleteFunc(slices.Clone(c.own), func(o ownAddress) bool { return o.addr.IsLoopback() })
+	return c
+}
+
 // ofDevices takes the first address of the named interfaces, in the order of the names; those with an IPv4 address
 // give that one. Names are compared whole.
 func (c chooser) ofDevices(devices []string) (netip.Addr, error) {
@@ -153,8 +161,8 @@ func (c chooser) ofDevices(devices []string) (netip.Addr, error) {
 			names = append(names, o.device)
 		}
 	}
-	return netip.Addr{}, fmt.Errorf("--iface %s: no such interface here that is up and has an address; there are %s",
-		strings.Join(devices, ","), strings.Join(names, ", "))
+	return netip.Addr{}, fmt.Errorf("--iface %s: no such interface here that is up and has an address%s; there are %s",
+		strings.Join(devices, ","), c.whom, strings.Join(names, ", "))
 }
 
 // sourceAddress asks the kernel's routes; nothing is sent.

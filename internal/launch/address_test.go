@@ -13,8 +13,9 @@ func testChooser(route string) chooser {
 		{"lo", netip.MustParseAddr("127.0.0.1")}, {"docker0", netip.MustParseAddr("172.17.0.1")},
 		{"eth0", netip.MustParseAddr("fd00::2")}, {"eth0", netip.MustParseAddr("10.0.0.2")},
 		{"bond0", netip.MustParseAddr("10.1.0.2")}, {"bond0.2093", netip.MustParseAddr("10.2.0.2")},
+		{"dummy0", netip.MustParseAddr("127.0.0.9")}, {"dummy0", netip.MustParseAddr("10.9.0.2")},
 	}
-	return chooser{own, func(netip.AddrPort) (netip.Addr, error) {
+	return chooser{own: own, route: func(netip.AddrPort) (netip.Addr, error) {
 		if route == "" {
 			return netip.Addr{}, errors.New("network is unreachable")
 		}
@@ -35,6 +36,8 @@ func TestP5P7P58P59P79ChooseAddress(t *testing.T) {
 		{"the name is only ssh's", "fd00::2", nil, nil, "fd00::2"},
 		{"P59 exact name", "", []string{"bond0"}, []string{"10.0.0.2"}, "10.1.0.2"},
 		{"P59 a longer name is another", "", []string{"bond"}, nil, "!no such interface here"},
+		{"other hosts do not reach lo", "", []string{"lo"}, []string{"10.0.0.2"}, "!--iface lo: no such interface here that is up and has an address that other hosts reach; there are docker0, eth0,"},
+		{"its address that has a route", "", []string{"lo", "dummy0"}, nil, "10.9.0.2"},
 		{"IPv4 of an interface first", "", []string{"eth0"}, nil, "10.0.0.2"},
 		{"P58 why each was dropped", "", nil, []string{"192.0.2.7", "172.17.0.1"},
 			"!192.0.2.7 is not an address of this host; 172.17.0.1 (docker0) is one that other hosts have too; no route to the head's 10.0.0.1:5"},
@@ -58,7 +61,7 @@ func TestP5P7P58P59P79ChooseAddress(t *testing.T) {
 
 func TestP62HeadIsReachedByNumber(t *testing.T) {
 	got, err := testChooser("10.1.0.2").reachable(nil, []Host{{Candidates: []string{"10.1.0.9"}}}, 77)
-	if want := "10.1.0.2:77 [fd00::2]:77 10.0.0.2:77 10.2.0.2:77"; err != nil || strings.Join(got, " ") != want {
+	if want := "10.1.0.2:77 [fd00::2]:77 10.0.0.2:77 10.2.0.2:77 10.9.0.2:77"; err != nil || strings.Join(got, " ") != want {
 		t.Errorf("%v, %v; want %s", got, err, want)
 	}
 	got, err = testChooser("").reachable([]string{"bond0"}, nil, 77)
