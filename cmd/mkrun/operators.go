@@ -13,8 +13,10 @@ import (
 
 	"github.com/mkrun/mkrun/internal/config"
 	"github.com/mkrun/mkrun/internal/launch"
+	"github.com/mkrun/mkrun/internal/mknet"
 	"github.com/mkrun/mkrun/internal/operator"
 	"github.com/mkrun/mkrun/internal/plan"
+	"github.com/mkrun/mkrun/internal/report"
 	"github.com/mkrun/mkrun/internal/request"
 )
 
@@ -263,10 +265,15 @@ func (f *launchFlags) launchOperator(cmd *cobra.Command, op *operatorFlags) erro
 		announce(cmd.ErrOrStderr(), resolved)
 	}
 	outcome, err := runJob(cmd, f, job, tag)
-	doc := resolved.Outline()
+	var reports [][]byte
+	if outcome != nil {
+		reports = outcome.Reports
+	}
+	doc := resolved.Outline(reports)
 	if err == nil && outcome.Cause == nil && !job.ConnectOnly {
-		if doc, err = resolved.Document(outcome.Reports); err != nil {
-			doc = resolved.Outline()
+		var whole *report.Document
+		if whole, err = resolved.Document(reports); err == nil {
+			doc = whole
 		}
 	}
 	for i := range doc.Ranks {

@@ -31,7 +31,8 @@ type Place struct {
 	Ports   ports.Range
 }
 
-// Execute runs what a job is for on one rank and returns the rank's report. When ctx ends it returns soon.
+// Execute runs what a job is for on one rank and returns the rank's report, also, as far as it goes, of a run that failed.
+// When ctx ends it returns soon.
 type Execute func(ctx context.Context, run []byte, at Place, boot engine.Bootstrap) (report []byte, err error)
 
 // Rank is the body of a rank process of an operator: it attaches to its agent, executes, and reports. A
@@ -74,6 +75,11 @@ func Rank(ctx context.Context, stderr io.Writer, execute Execute) int {
 	report, err := execute(ctx, info.Run, at, rank)
 	if err == nil {
 		err = rank.Report(ctx, report)
+	} else if report != nil {
+		// What the rank had found out is worth having, whatever ended it. Where it cannot be told any more, the reason is what counts.
+		tell, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveLimit)
+		_ = rank.Report(tell, report)
+		cancel()
 	}
 	return leave(ctx, rank, stderr, err)
 }

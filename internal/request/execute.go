@@ -3,6 +3,7 @@ package request
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/mkrun/mkrun/internal/engine"
@@ -27,14 +28,14 @@ func Execute(ctx context.Context, run []byte, at launch.Place, boot engine.Boots
 		return nil, err
 	}
 	result, err := operator.Run(ctx, eng, spec, operator.Rank{Rank: at.Rank, NICs: at.NICs, ListenAddr: at.Address, Ports: at.Ports, Bootstrap: boot})
-	if err != nil {
+	if err != nil && result.Net == "" && result.Settings == nil {
 		return nil, err
 	}
-	encoded, err := json.Marshal(result)
-	if err != nil {
-		return nil, fmt.Errorf("encoding the result: %w", err)
+	encoded, encodeErr := json.Marshal(result)
+	if encodeErr != nil {
+		return nil, errors.Join(err, fmt.Errorf("encoding the result: %w", encodeErr))
 	}
-	return encoded, nil
+	return encoded, err // of a run that failed: what it was made of
 }
 
 // engineOf opens the engine that a run is for.
@@ -61,8 +62,9 @@ func (out *Resolved) Document(reports [][]byte) (*report.Document, error) {
 	return doc, nil
 }
 
-// Outline is the document of a job that did not run to its end: what was asked for, without results.
-func (out *Resolved) Outline() *report.Document {
+// Outline is the document of a job that did not run to its end: what was asked for, and of the ranks' reports, where one
+// came that far, what it ran on; without results.
+func (out *Resolved) Outline(reports [][]byte) *report.Document {
 	run := &out.Run
 	counts := out.Plan.Counts()
 	doc := &report.Document{
@@ -75,6 +77,13 @@ func (out *Resolved) Outline() *report.Document {
 	for rank := range run.World.Size() {
 		node, local := run.World.Place(rank)
 		doc.Ranks = append(doc.Ranks, report.Rank{Rank: rank, Node: node, LocalRank: local})
+	}
+	for _, raw := range reports {
+		var r operator.RankResult
+		if json.Unmarshal(raw, &r) == nil && r.Net != "" {
+			doc.Net, doc.NetWhy, doc.Settings = r.Net, r.NetWhy, r.Settings
+			break
+		}
 	}
 	return doc
 }
