@@ -315,9 +315,9 @@ class Efa final : public RdmaNic {
       fail(MKNET_ERROR_PEER, "%s, queue pair %u, a receive: %s%s", name(), lane.qp->qp_num, status.c_str(), more.c_str());
     const uint32_t rank = slot_of(e).peer;
     const Peer& p = peers_[rank];
-    fail(MKNET_ERROR_PEER, "%s: %s %.3g s after the last success, %" PRIu64 " writes done, %" PRIu64 " under way%s",
+    fail(MKNET_ERROR_PEER, "%s: %s %.3g s after the last success, %s done, %" PRIu64 " under way%s",
          path_text(rank, lane.number()).c_str(), status.c_str(), static_cast<double>(now_ns() - p.success_ns) / 1e9,
-         p.written, p.under_way, more.c_str());
+         counted(p.written, "write").c_str(), p.under_way, more.c_str());
   }
 
   std::string path_text(uint32_t peer, uint32_t lane) const { return format("%s to rank %u (%s)", name(), peer, path(peer, lane).c_str()); }

@@ -1,11 +1,13 @@
 // Errors of the library: thrown inside, turned into a code and text at the C interface or by the proxy.
 #pragma once
+#include <cinttypes>
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
 #include <new>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "include/mknet.h"
 
@@ -23,6 +25,22 @@ __attribute__((format(printf, 1, 2))) inline std::string format(const char* patt
   vsnprintf(text, sizeof text, pattern, arguments);
   va_end(arguments);
   return text;
+}
+
+// "1 write", "3 writes"
+inline std::string counted(uint64_t n, const char* what) { return format("%" PRIu64 " %s%s", n, what, n == 1 ? "" : "s"); }
+
+// "fake0, fake1": not more than people read.
+inline std::string some_of(const std::vector<std::string>& names) {
+  constexpr size_t kFew = 8;
+  std::string text;
+  for (size_t i = 0; i < names.size() && i < kFew; ++i) text += (i == 0 ? "" : ", ") + names[i];
+  return names.size() <= kFew ? text : text + format(" and %zu more", names.size() - kFew);
+}
+
+// What there is in the place of NICs that were named and are not here.
+inline std::string there_are(const std::vector<std::string>& names) {
+  return names.empty() ? "there is none" : (names.size() == 1 ? "there is " : "there are ") + some_of(names);
 }
 
 [[noreturn]] __attribute__((format(printf, 2, 3))) inline void fail(int code, const char* pattern, ...) {

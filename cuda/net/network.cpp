@@ -55,7 +55,7 @@ std::vector<uint32_t> parse_rails(const char* text, size_t nics) {
     at += used;
     if (*at == ',') ++at;
   }
-  if (rails.size() != nics) fail(MKNET_ERROR_ARGUMENT, "\"%s\" are %zu rails, for %zu NICs", text, rails.size(), nics);
+  if (rails.size() != nics) fail(MKNET_ERROR_ARGUMENT, "\"%s\" names %s, for %s", text, counted(rails.size(), "rail").c_str(), counted(nics, "NIC").c_str());
   return rails;
 }
 
@@ -234,7 +234,7 @@ void Network::drain(uint64_t timeout_ns) {
 }
 
 void Network::abort(const char* reason) {
-  verdict_.set(MKNET_ERROR_ABORTED, reason != nullptr ? reason : "aborted");
+  verdict_.set(MKNET_ERROR_ABORTED, reason != nullptr && *reason != '\0' ? reason : "aborted");
   ring_.abort();
 }
 

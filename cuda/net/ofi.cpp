@@ -338,10 +338,10 @@ class Ofi final : public Nic {
     // A provider that ends a connection cancels what is under way on it, and says why in its own number.
     const char* hint = hint_of(error == ECANCELED ? cause.prov_errno : error);
     const Op* op = op_of(cause.op_context);
-    if (op == nullptr) fail(MKNET_ERROR_PEER, "%s: %s, %zu writes under way%s", name(), status.c_str(), under_way_, hint);
+    if (op == nullptr) fail(MKNET_ERROR_PEER, "%s: %s, %s under way%s", name(), status.c_str(), counted(under_way_, "write").c_str(), hint);
     const Peer& p = peers_[op->peer];
-    fail(MKNET_ERROR_PEER, "%s: %s %.3g s after the last success, %" PRIu64 " writes done, %" PRIu64 " under way%s", path_text(op->peer).c_str(),
-         status.c_str(), static_cast<double>(now_ns() - p.success_ns) / 1e9, p.written, p.under_way, hint);
+    fail(MKNET_ERROR_PEER, "%s: %s %.3g s after the last success, %s done, %" PRIu64 " under way%s", path_text(op->peer).c_str(),
+         status.c_str(), static_cast<double>(now_ns() - p.success_ns) / 1e9, counted(p.written, "write").c_str(), p.under_way, hint);
   }
 
   const Api& api_;

@@ -188,13 +188,15 @@ void Transfer::look_for_trouble() {
   if (oldest_ == next_) return;
   const UnderWay& u = under_way(oldest_);
   if (!overdue(u.started_ns, before)) return;
-  const std::string way = s_.nics.size() > 1 ? format("and %zu other NICs", s_.nics.size() - 1) : "(" + s_.nics[0]->path(u.command.peer, 0) + ")";
-  fail(MKNET_ERROR_TIMEOUT,
-       "rank %u: %s to rank %u over %s %s is not complete after %.3g s: %" PRIu64 " of its writes are missing (%u x %" PRIu64
-       " bytes, flag %" PRIu64 "); %" PRIu64 " commands are under way",
-       s_.rank, u.probe_lane >= 0 ? "the probe" : format("command %" PRIu64, u.position).c_str(), u.command.peer,
-       s_.nics[0]->properties().name.c_str(), way.c_str(), static_cast<double>(now - u.started_ns) / 1e9, u.pending, u.command.rows,
-       u.command.bytes, u.command.flag, next_ - oldest_);
+  const mknet_command& c = u.command;
+  const size_t others = s_.nics.size() - 1;
+  const std::string way = others > 0 ? format("and %zu other NIC%s", others, others > 1 ? "s" : "") : "(" + s_.nics[0]->path(c.peer, 0) + ")";
+  std::string what = c.bytes == 0 ? "" : (c.rows == 1 ? "" : counted(c.rows, "row") + " of ") + counted(c.bytes, "byte");
+  if (c.flag != MKNET_NO_FLAG) what += format("%sthe flag at %" PRIu64, what.empty() ? "" : " and ", c.flag);
+  fail(MKNET_ERROR_TIMEOUT, "rank %u: %s to rank %u over %s %s is not complete after %.3g s: of its writes, for %s, %" PRIu64 " %s missing; %s under way",
+       s_.rank, u.probe_lane >= 0 ? "the probe" : format("command %" PRIu64, u.position).c_str(), c.peer, s_.nics[0]->properties().name.c_str(), way.c_str(),
+       static_cast<double>(now - u.started_ns) / 1e9, what.c_str(), u.pending, u.pending == 1 ? "is" : "are",
+       (counted(next_ - oldest_, "command") + (next_ - oldest_ == 1 ? " is" : " are")).c_str());
 }
 
 }  // namespace mk::net

@@ -362,8 +362,8 @@ class Verbs final : public RdmaNic {
   [[noreturn]] void explain(const Wc& wc) {
     read_events();
     const Connection& c = connection_of(wc);
-    fail(MKNET_ERROR_PEER, "%s: %s (status %d, vendor %#x) %.3g s after the last success, %" PRIu64 " writes done, %zu under way: %s%s",
-         path_text(c).c_str(), api_.wc_status_str(wc.status), wc.status, wc.vendor_err, static_cast<double>(now_ns() - c.success_ns) / 1e9, c.written,
+    fail(MKNET_ERROR_PEER, "%s: %s (status %d, vendor %#x) %.3g s after the last success, %s done, %zu under way: %s%s",
+         path_text(c).c_str(), api_.wc_status_str(wc.status), wc.status, wc.vendor_err, static_cast<double>(now_ns() - c.success_ns) / 1e9, counted(c.written, "write").c_str(),
          c.posted.size(), port_down() ? "the NIC's own port is down" : hint_of(wc.status), events_text().c_str());
   }
 

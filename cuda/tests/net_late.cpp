@@ -113,6 +113,24 @@ TEST(late_is_no_command_that_was_complete_while_the_thread_stood_still) {
   }
 }
 
+// What is missing, in the words that fit.
+TEST(late_says_what_is_missing) {
+  const auto text_of = [](uint32_t rows, uint64_t bytes, uint64_t flag, int commands) {
+    Rank r(true);
+    mknet_command c = {};
+    c.op = MKNET_WRITE, c.peer = 1, c.rows = rows, c.bytes = bytes, c.source_stride = 16, c.target_stride = 32, c.flag = flag;
+    for (int i = 0; i < commands; ++i) r.transfer->submit(c, static_cast<uint64_t>(i));
+    r.nic.stop = true;
+    r.look();
+    const std::string text = r.look();
+    const size_t at = text.find(" s: ");
+    return at == std::string::npos ? text : text.substr(at + 4);
+  };
+  CHECK(text_of(1, 64, MKNET_NO_FLAG, 1) == "of its writes, for 64 bytes, 1 is missing; 1 command is under way");
+  CHECK(text_of(3, 8, 64, 2) == "of its writes, for 3 rows of 8 bytes and the flag at 64, 4 are missing; 2 commands are under way");
+  CHECK(text_of(0, 0, 8, 1) == "of its writes, for the flag at 8, 1 is missing; 1 command is under way");
+}
+
 TEST(late_is_no_arrival_that_was_whole_while_the_thread_stood_still) {
   for (const bool lost : {false, true}) {
     Rank r(false);

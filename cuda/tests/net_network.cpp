@@ -120,6 +120,17 @@ TEST(network_lost_write_ends_it_and_reset_starts_again) {
   ping(ranks, 10);  // `drop_after` counts from the beginning of the NIC's life: nothing is lost any more
 }
 
+// Who aborts without a word is quoted as such, not with an empty text.
+TEST(network_abort_without_a_reason) {
+  for (const char* reason : {static_cast<const char*>(nullptr), ""}) {
+    Ranks ranks(2, 1 << 12, [](mknet_desc& d) { emu(d, false); });
+    CHECK(ranks.start() == "");
+    mknet_abort(ranks[0].net, reason);
+    mknet_error e;
+    CHECK(mknet_status(ranks[0].net, kPatience, &e) == MKNET_ERROR_ABORTED && std::string(e.text) == "aborted");
+  }
+}
+
 TEST(network_failed_is_called) {
   static std::atomic<int> calls;
   calls = 0;

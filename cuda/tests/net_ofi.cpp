@@ -190,7 +190,7 @@ TEST(ofi_peer_closes) {
     text = e.what();
   }
   CHECK(has(text, "tcp;ofi_rxm") && has(text, "to rank 1 (127.0.0.1:") && has(text, "the peer is gone, or has closed"));
-  CHECK(has(text, " s after the last success, 1 writes done, 1 under way"));
+  CHECK(has(text, " s after the last success, 1 write done, 1 under way"));
 }
 
 // What libfabric links takes SIGINT, SIGTERM and the signals of faults when it is loaded; the program's handlers stay.

@@ -109,7 +109,7 @@ TEST(rails_are_checked) {
     return std::string(e.text);
   };
   CHECK(text("0,1") == "" && text("7,3") == "");
-  CHECK(has(text("0"), "\"0\" are 1 rails, for 2 NICs"));
+  CHECK(has(text("0"), "\"0\" names 1 rail, for 2 NICs"));
   CHECK(has(text("2,2"), "rail 2 has two NICs"));
   CHECK(has(text("a,b"), "no list of rails") && has(text("1;2"), "no list of rails"));
 }
