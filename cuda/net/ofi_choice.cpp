@@ -72,8 +72,8 @@ std::string fault_of(const Info& i) {
 
 class Passed {
  public:
-  void add(const Info& i, const std::string& why) {
-    const std::string text = name_of(i) + ": " + why;
+  void add(const Info& i, const std::string& why) { add(name_of(i) + ": " + why); }
+  void add(const std::string& text) {
     if (text_.find(text) != std::string::npos) return;
     if (text_.size() > kEnough) ++more_;
     else text_ += (text_.empty() ? "" : "; ") + text;
@@ -152,8 +152,11 @@ std::vector<InfoPtr> choose(const Api& api, const mknet_ofi& s) {
     fail(MKNET_ERROR_UNSUPPORTED, "libfabric (%s): %s can write to memory of peers with data for their completion queues, and tell when a write is delivered: %s",
          api.file.c_str(), s.provider != nullptr ? format("the provider %s is not here, or not one that", s.provider).c_str() : "no provider", api.strerror(-error));
   Passed passed;
+  std::vector<std::string> domains;
   std::vector<InfoPtr> usable;
   for (const InfoPtr& i : all) {
+    if (std::find(domains.begin(), domains.end(), domain_of(*i)) == domains.end()) domains.push_back(domain_of(*i));
+    if (!devices.empty() && std::find(devices.begin(), devices.end(), domain_of(*i)) == devices.end()) continue;
     std::string why = fault_of(*i);
     const bool named = s.provider != nullptr || !devices.empty();
     if (why.empty() && !is_hardware(*i)) {
@@ -166,7 +169,6 @@ std::vector<InfoPtr> choose(const Api& api, const mknet_ofi& s) {
       else if (s.address != nullptr && devices.empty() && !address.empty() && !is_at(*i, s.address))
         why = format("its address is not %s", s.address);
     }
-    if (why.empty() && !devices.empty() && std::find(devices.begin(), devices.end(), domain_of(*i)) == devices.end()) why = "it is not among the NICs named";
     if (!why.empty())
       passed.add(*i, why);
     else
@@ -187,6 +189,8 @@ std::vector<InfoPtr> choose(const Api& api, const mknet_ofi& s) {
   }
   const auto place = [&](const InfoPtr& i) { return std::find(devices.begin(), devices.end(), domain_of(*i)); };
   if (!devices.empty()) std::stable_sort(chosen.begin(), chosen.end(), [&](const InfoPtr& a, const InfoPtr& b) { return place(a) < place(b); });
+  const auto is_here = [&](const std::string& d) { return std::find(domains.begin(), domains.end(), d) != domains.end(); };
+  if (!std::all_of(devices.begin(), devices.end(), is_here)) passed.add(there_are(domains));
   if (chosen.empty() || (!devices.empty() && chosen.size() != devices.size()))
     fail(MKNET_ERROR_UNSUPPORTED, "libfabric (%s): %s can be used: %s", api.file.c_str(),
          devices.empty() ? "no provider" : format("of the NICs %s, %zu", s.devices, chosen.size()).c_str(), passed.text().c_str());

@@ -40,6 +40,9 @@ bool natural_less(const std::string& a, const std::string& b) {
 
 bool named(const std::string& list, const std::string& name) { return ("," + list + ",").find("," + name + ",") != std::string::npos; }
 
+// It, or one of its ports.
+bool device_named(const std::string& list, const std::string& name) { return named(list, name) || ("," + list).find("," + name + ":") != std::string::npos; }
+
 // Position in the list of names; rails are numbered by it.
 size_t place(const std::string& list, const std::string& name) { return ("," + list + ",").find("," + name + ","); }
 
@@ -82,9 +85,13 @@ std::vector<Port> find_ports(const Api& api, const char* names, const std::funct
   for (Device* d : devices) sorted.emplace_back(pci_of(d) + "/" + d->name, d);
   std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return natural_less(a.first, b.first); });
   std::vector<Port> ports;
+  std::vector<std::string> all;
+  size_t found = 0;    // ports that were named
   std::string passed;  // and why
   const auto pass = [&](const std::string& name, const std::string& why) { passed += (passed.empty() ? "" : "; ") + name + ": " + why; };
   for (const auto& [_, d] : sorted) {
+    all.emplace_back(d->name);
+    if (!wanted.empty() && !device_named(wanted, d->name)) continue;
     errno = 0;
     Context* opened = api.open_device(d);
     if (opened == nullptr) {
@@ -105,6 +112,7 @@ std::vector<Port> find_ports(const Api& api, const char* names, const std::funct
       port.number = static_cast<uint8_t>(n);
       port.name = n == 1 ? d->name : format("%s:%u", d->name, n);
       if (!wanted.empty() && !named(wanted, port.name) && !named(wanted, format("%s:%u", d->name, n))) continue;
+      ++found;
       try {
         if (api.query_port(opened, port.number, &port.attr) != 0) fail(MKNET_ERROR_SYSTEM, "its port %u cannot be queried", port.number);
         check(port);
@@ -118,8 +126,8 @@ std::vector<Port> find_ports(const Api& api, const char* names, const std::funct
   if (!wanted.empty()) {
     std::stable_sort(ports.begin(), ports.end(), [&](const Port& a, const Port& b) { return place(wanted, a.name) < place(wanted, b.name); });
     const size_t names = 1 + static_cast<size_t>(std::count(wanted.begin(), wanted.end(), ','));
-    if (ports.size() != names)
-      fail(MKNET_ERROR_UNSUPPORTED, "of the NICs %s, %zu can be used%s%s", wanted.c_str(), ports.size(), passed.empty() ? "" : ": ", passed.c_str());
+    if (found < names) passed += (passed.empty() ? "" : "; ") + there_are(all);
+    if (ports.size() != names) fail(MKNET_ERROR_UNSUPPORTED, "of the NICs %s, %zu can be used: %s", wanted.c_str(), ports.size(), passed.c_str());
   }
   if (ports.empty()) fail(MKNET_ERROR_UNSUPPORTED, "no RDMA device can be used%s%s", passed.empty() ? ": there is none" : ": ", (passed.empty() ? unseen_devices() : passed).c_str());
   return ports;

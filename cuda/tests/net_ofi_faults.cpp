@@ -204,6 +204,21 @@ TEST(ofi_V28_a_link_that_is_down) {
   CHECK(has(chosen([](mknet_ofi& o) { o.devices = "fake0"; }), "of the NICs fake0, 0 can be used: fake fake0: its link is down"));
 }
 
+// Who mistypes a name is told what there is, in a line that can be read.
+TEST(ofi_a_name_that_is_none) {
+  fakefabric::Settings& s = fresh();
+  s.domains.clear();
+  const auto add = [&](int i) { s.domains.push_back({"fake", "fake" + std::to_string(i), "", true, false, 99}); };
+  add(0);
+  CHECK(has(chosen([](mknet_ofi& o) { o.devices = "foo"; }), "of the NICs foo, 0 can be used: there is fake0"));
+  for (int i = 1; i < 300; ++i) add(i % 100);
+  CHECK(has(chosen([](mknet_ofi& o) { o.devices = "foo"; }),
+            "of the NICs foo, 0 can be used: there are fake0, fake1, fake2, fake3, fake4, fake5, fake6, fake7 and 92 more"));
+  s.domains.resize(2);
+  s.domains[1].down = true;
+  CHECK(has(chosen([](mknet_ofi& o) { o.devices = "fake1"; }), "of the NICs fake1, 0 can be used: fake fake1: its link is down"));
+}
+
 TEST(ofi_choice) {
   fakefabric::Settings& s = fresh();
   s.domains = {{"sockets", "eth0", "10.0.0.1", false, false, 1}, {"tcp", "eth0", "10.0.0.1", false, false, 2}, {"tcp", "eth1", "10.0.1.1", false, false, 2}};

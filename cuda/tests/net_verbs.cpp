@@ -185,7 +185,14 @@ TEST(verbs_V26_rails_are_the_names_that_were_given) {
   fresh({fake::roce("fake10", 3), fake::roce("fake9", 2), fake::roce("fake1", 1)});
   CHECK(has(ports(), "fake1 3 10.9.1.1;fake9 3 10.9.1.2;fake10 3 10.9.1.3;"));
   CHECK(has(ports([](mknet_rdma& r) { r.devices = "fake10,fake1"; }), "fake10 3 10.9.1.3;fake1 3 10.9.1.1;"));
-  CHECK(has(ports([](mknet_rdma& r) { r.devices = "fake10,fake2"; }), "of the NICs fake10,fake2, 1 can be used"));
+  CHECK(has(ports([](mknet_rdma& r) { r.devices = "fake10,fake2"; }), "of the NICs fake10,fake2, 1 can be used: there are fake1, fake9, fake10"));
+  CHECK(has(ports([](mknet_rdma& r) { r.devices = "fake9:2"; }), "of the NICs fake9:2, 0 can be used: there are fake1, fake9, fake10"));
+  // One that is here and cannot be used is said by itself.
+  fake::Settings& s = fresh({fake::roce("fake0", 1)});
+  s.devices[0].ports[0].attr.state = 1;
+  CHECK(ports([](mknet_rdma& r) { r.devices = "fake0"; }) == "of the NICs fake0, 0 can be used: fake0: the port is down");
+  fresh({});
+  CHECK(ports([](mknet_rdma& r) { r.devices = "fake0"; }) == "of the NICs fake0, 0 can be used: there is none");
 }
 
 TEST(verbs_V28_ports_that_are_down) {

@@ -47,7 +47,7 @@ func (in *instance) chooseNet(ctx context.Context) (chosenNet, error) {
 	if err != nil {
 		return chosenNet{}, err
 	}
-	return settle(asked, candidates, offers)
+	return settle(in.cfg.Net, candidates, offers)
 }
 
 // usable tells what a backend would use here. NICs that are near and cannot be used, as where a container has only some,
@@ -136,8 +136,9 @@ func (in *instance) exchangeOffers(ctx context.Context, mine offer) ([]offer, er
 	return offers, nil
 }
 
-// settle chooses from all ranks' offers.
-func settle(asked string, candidates []string, offers []offer) (chosenNet, error) {
+// settle chooses from all ranks' offers. Who names NICs does not want TCP.
+func settle(net engine.Net, candidates []string, offers []offer) (chosenNet, error) {
+	asked := net.Backend
 	nonces := make([]uint64, len(offers))
 	for rank, o := range offers {
 		nonces[rank] = o.Nonce
@@ -157,8 +158,11 @@ func settle(asked string, candidates []string, offers []offer) (chosenNet, error
 		}
 		reason += fmt.Sprintf("no %s at rank %d: %s", name, without, offers[without].Why[name])
 	}
-	if asked != "auto" {
+	switch {
+	case asked != "auto":
 		return chosenNet{}, fmt.Errorf("--net %s: %s", asked, reason)
+	case net.Devices != "":
+		return chosenNet{}, fmt.Errorf("--net-devices %s: no network has them on all ranks: %s", net.Devices, reason)
 	}
 	return chosenNet{backend: NetTCP, why: reason}, nil
 }

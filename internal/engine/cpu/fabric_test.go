@@ -165,6 +165,7 @@ func TestSettleOnANetwork(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name, asked     string
+		devices         string
 		offers          []offer
 		want, why, fail string
 	}{
@@ -172,6 +173,11 @@ func TestSettleOnANetwork(t *testing.T) {
 		{name: "one has not", asked: "ibverbs", offers: []offer{has("ibverbs"), has()}, fail: "--net ibverbs: no ibverbs at rank 1: no library"},
 		{name: "auto, the first", asked: "auto", offers: []offer{has("efa", "ibverbs"), has("efa", "ibverbs")}, want: "efa", why: "all ranks have it"},
 		{name: "auto, the common one", asked: "auto", offers: []offer{has("efa", "ibverbs"), has("ibverbs")}, want: "ibverbs", why: "all ranks have it"},
+		{name: "auto, NICs are named", asked: "auto", devices: "mlx5_0", offers: []offer{has("efa", "ibverbs"), has("ibverbs")}, want: "ibverbs", why: "all ranks have it"},
+		{
+			name: "auto, NICs are named that none has", asked: "auto", devices: "mlx5_O", offers: []offer{has(), has()},
+			fail: "--net-devices mlx5_O: no network has them on all ranks: no efa at rank 0: no device; no ibverbs at rank 0: no library",
+		},
 		{name: "auto, none", asked: "auto", offers: []offer{has("efa"), has("ibverbs")}, want: "tcp", why: "no efa at rank 1: no device; no ibverbs at rank 0: no library"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -179,7 +185,7 @@ func TestSettleOnANetwork(t *testing.T) {
 			if c.asked == "auto" {
 				candidates = []string{"efa", "ibverbs"}
 			}
-			got, err := settle(c.asked, candidates, c.offers)
+			got, err := settle(engine.Net{Backend: c.asked, Devices: c.devices}, candidates, c.offers)
 			if c.fail != "" {
 				if err == nil || err.Error() != c.fail {
 					t.Fatalf("error %v, want %s", err, c.fail)
@@ -231,7 +237,7 @@ func TestHostsWithDifferentNICs(t *testing.T) {
 			if c.asked == "auto" {
 				candidates = []string{"efa", "ibverbs"}
 			}
-			got, err := settle(c.asked, candidates, offers(candidates, c.hosts...))
+			got, err := settle(engine.Net{Backend: c.asked}, candidates, offers(candidates, c.hosts...))
 			switch {
 			case c.fail != "" && (err == nil || err.Error() != c.fail):
 				t.Errorf("error %v, want %s", err, c.fail)
@@ -249,6 +255,18 @@ func TestFabricThatIsNotThere(t *testing.T) {
 		cfg.Net = engine.Net{Backend: "ibverbs", Devices: "nothere0"}
 	})
 	if err == nil || strings.Count(err.Error(), "--net ibverbs: no ibverbs at rank 0: ") != 2 {
+		t.Errorf("ranks said: %v", err)
+	}
+}
+
+// A name that is mistyped is no reason to go another way in silence.
+func TestAutoWithNICsThatAreNotThere(t *testing.T) {
+	needNICs(t)
+	err := openFails(t, agGemm(t, 1, 1, 1), false, func(_ int, cfg *engine.Config) {
+		cfg.Net = engine.Net{Backend: "auto", Devices: "fake9"}
+	})
+	if err == nil || strings.Count(err.Error(), "--net-devices fake9: no network has them on all ranks: no efa at rank 0: ") != 2 ||
+		!strings.Contains(err.Error(), "no ibverbs at rank 0: of the NICs fake9, 0 can be used: there are fake0, fake1, fake2, fake3; no ofi at rank 0: ") {
 		t.Errorf("ranks said: %v", err)
 	}
 }
