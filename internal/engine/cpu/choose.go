@@ -57,14 +57,16 @@ func (in *instance) usable(name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	limit := max(in.cfg.WaitTimeout/2, loadLimit)
-	text, err := ask(limit, o, mknet.Usable)
+	look := func() (string, error) {
+		return ask(in.patience(), "is loaded or looks for devices", func() (string, error) { return mknet.Usable(o) })
+	}
+	text, err := look()
 	if err == nil || o.RDMA.Devices == "" || in.cfg.Net.Devices != "" {
 		return text, err
 	}
 	refused := err
 	o.RDMA.Devices, o.Rails = "", ""
-	if text, err = ask(limit, o, mknet.Usable); err != nil {
+	if text, err = look(); err != nil {
 		return "", err
 	}
 	in.cfg.NICs.Devices, in.cfg.NICs.Rails = nil, nil
@@ -72,31 +74,35 @@ func (in *instance) usable(name string) (string, error) {
 	return text, nil
 }
 
-// loadLimit is how long a network library may take, at least, until it has said what it has: some look for devices over
+// loadLimit is how long a network library may take, at least, until it has answered: some look for devices over
 // a network. With a --wait-timeout of more than twice as long, "auto" goes on without it before anyone gives up.
 const loadLimit = 10 * time.Second
 
-// ask asks a network library what it has. One that does not answer is left alone: nothing can end its call but the end
-// of the process.
-func ask(limit time.Duration, o mknet.Options, usable func(mknet.Options) (string, error)) (string, error) {
+// ask calls into a network library. One that does not answer is left alone: nothing can end its call but the end of the
+// process.
+func ask[T any](limit time.Duration, doing string, call func() (T, error)) (T, error) {
 	type answer struct {
-		text string
-		err  error
+		value T
+		err   error
 	}
 	answers := make(chan answer, 1)
 	go func() {
-		text, err := usable(o)
-		answers <- answer{text, err}
+		value, err := call()
+		answers <- answer{value, err}
 	}()
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	select {
 	case a := <-answers:
-		return a.text, a.err
+		return a.value, a.err
 	case <-timer.C:
-		return "", fmt.Errorf("its library did not say within %v what it has: it hangs while it is loaded or looks for devices", limit)
+		var none T
+		return none, fmt.Errorf("its library did not answer within %v: it hangs while it %s", limit, doing)
 	}
 }
+
+// patience is how long a rank waits for an answer of a network library.
+func (in *instance) patience() time.Duration { return max(in.cfg.WaitTimeout/2, loadLimit) }
 
 // offerOf asks for each candidate whether it can be used here.
 func offerOf(candidates []string, usable func(name string) (string, error)) offer {

@@ -47,7 +47,7 @@ func newFabric(in *instance, backend string, job uint64, heapFile *os.File) (*fa
 	if err != nil {
 		return nil, err
 	}
-	if f.net, err = mknet.Open(o); err != nil {
+	if f.net, err = ask(in.patience(), "opens devices", func() (*mknet.Net, error) { return mknet.Open(o) }); err != nil {
 		return nil, fmt.Errorf("rank %d, --net %s: %w", in.cfg.Rank, backend, err)
 	}
 	if err := f.register(heapFile); err != nil {
