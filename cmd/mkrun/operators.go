@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -79,9 +80,10 @@ results: up to which size is configured for each world.`,
 
 // operatorFlags are the flags of one operator.
 type operatorFlags struct {
-	def    operatorDef
-	req    request.Request
-	netGID int // index; -1: chosen
+	def     operatorDef
+	req     request.Request
+	netGID  int    // index; -1: chosen
+	netMode string // of mknet.Links; "": none
 }
 
 // addShape adds what says how large the operator is and which settings it gets.
@@ -155,8 +157,43 @@ func (f *operatorFlags) addRun(cmd *cobra.Command) {
 	fs.Float64Var(&f.req.Net.BandwidthGBs, "net-bandwidth", 0, "emulated bandwidth between nodes, GB/s per rank and direction (0: not limited)")
 	fs.DurationVar(&f.req.Net.Latency, "net-latency", 0, "emulated latency of each message between nodes, e.g. 50us")
 	fs.BoolVar(&f.req.Net.Reorder, "net-reorder", false, "deliver the pieces of messages between nodes out of order (seeded by --seed)")
+	fs.DurationVar(&f.req.Net.Jitter, "net-jitter", 0, "with --net-reorder: up to so much is added to the latency of each piece (0: 300us)")
+	fs.Uint64Var(&f.req.Net.DropAfter, "net-drop-after", 0, "emu: the message with this number of each NIC is lost, which is an error (0: none)")
+	fs.StringVar(&f.netMode, "net-mode", "", "emu: a link as of a kind of NIC: cx7 (in order, 50 GB/s, 2us) or efa (out of order, two NICs with 50 GB/s together, 8us to 12us); other flags go before it")
+	_ = cmd.RegisterFlagCompletionFunc("net-mode", cobra.FixedCompletions(slices.Sorted(maps.Keys(mknet.Links)), cobra.ShellCompDirectiveNoFileComp))
 	fs.StringVar(&f.req.Timeline, "timeline", "", "on GPUs: make one call more, and write what its CTAs did and when into this folder, as rank-N.json for Chrome's trace viewer (ui.perfetto.dev), on each rank's host")
 	fs.DurationVar(&f.req.WaitTimeout, "wait-timeout", 20*time.Second, "bound of every single wait of a rank for a flag or a peer")
+}
+
+// takeMode fills in the emulated link that --net-mode names, but for what other flags say.
+func (f *operatorFlags) takeMode(cmd *cobra.Command) error {
+	if f.netMode == "" {
+		return nil
+	}
+	link, ok := mknet.Links[f.netMode]
+	net, given := &f.req.Net, cmd.Flags().Changed
+	switch {
+	case !ok:
+		return &usageError{cmd.CommandPath(), fmt.Errorf("--net-mode %s: there are %s", f.netMode, strings.Join(slices.Sorted(maps.Keys(mknet.Links)), ", "))}
+	case !given("net"):
+		net.Backend = "emu"
+	case net.Backend != "emu":
+		return &usageError{cmd.CommandPath(), fmt.Errorf("--net-mode %s is a link of --net emu, not of %s", f.netMode, net.Backend)}
+	}
+	net.EmuNICs = link.EmuNICs
+	if !given("net-bandwidth") {
+		net.BandwidthGBs = link.BandwidthGBs
+	}
+	if !given("net-latency") {
+		net.Latency = link.Latency
+	}
+	if !given("net-reorder") {
+		net.Reorder = link.Reorder
+	}
+	if !given("net-jitter") && net.Reorder {
+		net.Jitter = link.Jitter
+	}
+	return nil
 }
 
 // runFlags are the flags before the operator that only operators know.
@@ -210,6 +247,9 @@ func noMoreArgs(cmd *cobra.Command, args []string) error {
 // launchOperator runs an operator as ranks of mkrun's own.
 func (f *launchFlags) launchOperator(cmd *cobra.Command, op *operatorFlags) error {
 	if err := op.refuseZero(cmd); err != nil {
+		return err
+	}
+	if err := op.takeMode(cmd); err != nil {
 		return err
 	}
 	for name, why := range commandFlags {

@@ -205,9 +205,11 @@ class Emu final : public Nic {
   std::string path(uint32_t peer, uint32_t) const override { return format("process %d", peers_[peer].pid); }
   std::string describe() const override {
     const std::string speed = s_.link.bandwidth > 0 ? format("%.3g GB/s", s_.link.bandwidth / 1e9) : "the memory's speed";
-    return format("%s: %s link of %s, %.3g us, pieces of %" PRIu64 " bytes", p_.name.c_str(),
-                  p_.ordered ? "ordered" : "unordered", speed.c_str(),
-                  static_cast<double>(s_.link.latency_ns) / 1e3, p_.max_write);
+    std::string text = format("%s: %s link of %s, %.3g us", p_.name.c_str(), p_.ordered ? "ordered" : "unordered", speed.c_str(),
+                              static_cast<double>(s_.link.latency_ns) / 1e3);
+    if (!p_.ordered && s_.link.jitter_ns > 0) text += format(" and up to %.3g us more", static_cast<double>(s_.link.jitter_ns) / 1e3);
+    text += format(", pieces of %" PRIu64 " bytes", p_.max_write);
+    return s_.link.drop_after == 0 ? text : text + format(", write %" PRIu64 " is lost", s_.link.drop_after);
   }
 
  private:

@@ -21,11 +21,22 @@ type Net struct {
 	Provider     string        `json:"provider,omitempty"` // of libfabric, for ofi; "" = chosen
 	GID          int           `json:"gid,omitempty"`      // 1 + index in the GID table of a RoCE NIC; 0 = chosen
 	RDMA         RDMA          `json:"rdma,omitzero"`
-	BandwidthGBs float64       `json:"bandwidth_gbs"` // per rank and direction, GB/s (1e9 bytes)
-	Latency      time.Duration `json:"latency"`       // added to every message
-	Reorder      bool          `json:"reorder"`       // deliver the pieces of messages out of order
-	Seed         uint64        `json:"seed"`          // of the reordering
+	BandwidthGBs float64       `json:"bandwidth_gbs"`        // per rank and direction, GB/s (1e9 bytes)
+	Latency      time.Duration `json:"latency"`              // added to every message
+	Reorder      bool          `json:"reorder"`              // deliver the pieces of messages out of order
+	Jitter       time.Duration `json:"jitter,omitempty"`     // by which such a piece may be late; 0 = the backend's
+	EmuNICs      int           `json:"emu_nics,omitempty"`   // emu: NICs of a rank, which share its bandwidth; 0 = one
+	DropAfter    uint64        `json:"drop_after,omitempty"` // emu: the message with this number of each NIC, from 1, is lost, which is an error; 0 = none
+	Seed         uint64        `json:"seed"`                 // of the reordering
 }
+
+// Emulates reports whether a link is asked for that is emulated.
+func (n Net) Emulates() bool {
+	return n.BandwidthGBs != 0 || n.Latency != 0 || n.Reorder || n.Jitter != 0 || n.OfEmu()
+}
+
+// OfEmu reports whether something is asked for that only the backend emu emulates.
+func (n Net) OfEmu() bool { return n.EmuNICs != 0 || n.DropAfter != 0 }
 
 // RDMA is how queue pairs are set up. Zero values: as the library chooses.
 type RDMA struct {

@@ -30,13 +30,14 @@ type Options struct {
 
 // Emu is the link that the backend emu emulates.
 type Emu struct {
-	Bandwidth float64 // bytes per second; 0: as fast as memory
+	Bandwidth float64 // of each NIC, bytes per second; 0: as fast as memory
 	Latency   time.Duration
 	Jitter    time.Duration // unordered links only
 	NICs      int           // 0: one
 	Unordered bool
 	Piece     int // largest message in bytes; 0: the library's choice
 	Seed      uint64
+	DropAfter uint64 // the message with this number of each NIC, from 1, is lost; 0: none
 }
 
 // RDMA are settings of the backends ibverbs and efa. Zero values: chosen.

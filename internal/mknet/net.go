@@ -109,6 +109,7 @@ func (o *Options) describe(t *texts) *C.mknet_desc {
 	}
 	d.emu.piece = C.uint32_t(o.Emu.Piece)
 	d.emu.seed = C.uint64_t(o.Emu.Seed)
+	d.emu.drop_after = C.uint64_t(o.Emu.DropAfter)
 	d.rdma.devices = t.c(o.RDMA.Devices)
 	d.rdma.library = t.c(o.RDMA.Library)
 	d.rdma.efa_home = t.c(o.RDMA.EFAHome)

@@ -1,6 +1,7 @@
 package mknet
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"os"
@@ -13,7 +14,7 @@ import (
 
 // What the emulated link of --net-reorder does.
 const (
-	maxJitter    = 300 * time.Microsecond // the most by which a piece is late
+	maxJitter    = 300 * time.Microsecond // the most by which a piece is late, if nothing else is asked for
 	maxReordered = 8 << 10                // bytes of a piece: about what a datagram network carries at once
 )
 
@@ -47,11 +48,41 @@ func OptionsFor(cfg engine.Config, backend string, job uint64) (Options, error) 
 	if backend == "ofi" {
 		o.Rails = "" // they are those of RDMA devices; libfabric's NICs have other names
 	}
-	o.Emu = Emu{Bandwidth: cfg.Net.BandwidthGBs * 1e9, Latency: cfg.Net.Latency, Unordered: cfg.Net.Reorder, Seed: cfg.Net.Seed}
-	if cfg.Net.Reorder {
-		o.Emu.Jitter, o.Emu.Piece = maxJitter, maxReordered
+	n := cfg.Net
+	o.Emu = Emu{
+		Bandwidth: n.BandwidthGBs * 1e9 / float64(max(1, n.EmuNICs)), Latency: n.Latency, Unordered: n.Reorder, Seed: n.Seed,
+		NICs: n.EmuNICs, DropAfter: n.DropAfter,
+	}
+	if n.Reorder {
+		o.Emu.Jitter, o.Emu.Piece = cmp.Or(n.Jitter, maxJitter), maxReordered
 	}
 	return o, nil
+}
+
+// Links are the emulated links that have a name: about as fast as a GPU's NICs of that kind.
+var Links = map[string]engine.Net{
+	"cx7": {BandwidthGBs: 50, Latency: 2 * time.Microsecond},
+	"efa": {BandwidthGBs: 50, Latency: 8 * time.Microsecond, Reorder: true, Jitter: 4 * time.Microsecond, EmuNICs: 2},
+}
+
+// maxEmuNICs is how many NICs of a rank the library can emulate.
+const maxEmuNICs = 8
+
+// CheckLink says what is wrong with an emulated link.
+func CheckLink(n engine.Net) error {
+	switch {
+	case n.Latency < 0:
+		return fmt.Errorf("--net-latency %v: the latency of the emulated network must not be negative", n.Latency)
+	case n.Jitter < 0:
+		return fmt.Errorf("--net-jitter %v: the jitter of the emulated network must not be negative", n.Jitter)
+	case n.Jitter != 0 && !n.Reorder:
+		return fmt.Errorf("--net-jitter %v: it is links with --net-reorder whose messages overtake each other", n.Jitter)
+	case n.EmuNICs < 0 || n.EmuNICs > maxEmuNICs:
+		return fmt.Errorf("%d emulated NICs of a rank: give a number from 1 to %d", n.EmuNICs, maxEmuNICs)
+	case n.OfEmu() && n.Backend != "emu":
+		return fmt.Errorf("--net %s loses no messages and has no emulated NICs: --net emu has", cmp.Or(n.Backend, "tcp"))
+	}
+	return nil
 }
 
 // commandTime is what a command may take of the time of a wait: the network says which way failed before someone who waits

@@ -95,6 +95,50 @@ func TestOptionsFor(t *testing.T) {
 	}
 }
 
+// An emulated link: the bandwidth is a rank's, whatever NICs it has.
+func TestOptionsForEmu(t *testing.T) {
+	cfg := engine.Config{Plan: &plan.Plan{World: plan.Uniform(2, 1)}, WaitTimeout: time.Second}
+	for name, tt := range map[string]struct {
+		net  engine.Net
+		want Emu
+	}{
+		"as fast as memory":       {engine.Net{}, Emu{}},
+		"cx7":                     {Links["cx7"], Emu{Bandwidth: 50e9, Latency: 2 * time.Microsecond}},
+		"efa":                     {Links["efa"], Emu{Bandwidth: 25e9, Latency: 8 * time.Microsecond, Unordered: true, Jitter: 4 * time.Microsecond, NICs: 2, Piece: maxReordered}},
+		"any jitter, and a loss":  {engine.Net{Reorder: true, Seed: 7, DropAfter: 9}, Emu{Unordered: true, Seed: 7, Jitter: maxJitter, Piece: maxReordered, DropAfter: 9}},
+		"jitter of another value": {engine.Net{Reorder: true, Jitter: time.Millisecond}, Emu{Unordered: true, Jitter: time.Millisecond, Piece: maxReordered}},
+	} {
+		cfg.Net = tt.net
+		if o, err := OptionsFor(cfg, "emu", 5); err != nil || o.Emu != tt.want {
+			t.Errorf("%s: %+v, %v, want %+v", name, o.Emu, err, tt.want)
+		}
+	}
+}
+
+func TestCheckLink(t *testing.T) {
+	for _, n := range []engine.Net{{}, Links["cx7"], {Backend: "tcp", Latency: 1, Reorder: true, Jitter: time.Second}, {Backend: "emu", EmuNICs: 8, DropAfter: 1}} {
+		if !n.OfEmu() {
+			n.Backend = "tcp"
+		}
+		if err := CheckLink(n); err != nil {
+			t.Errorf("%+v: %v", n, err)
+		}
+	}
+	for want, n := range map[string]engine.Net{
+		"--net-latency -1ns: the latency":                                     {Latency: -1},
+		"--net-jitter -1ns: the jitter":                                       {Jitter: -1, Reorder: true},
+		"--net-jitter 1µs: it is links with --net-reorder":                    {Jitter: time.Microsecond},
+		"9 emulated NICs of a rank: give a number from 1 to 8":                {Backend: "emu", EmuNICs: 9},
+		"-1 emulated NICs of a rank":                                          {Backend: "emu", EmuNICs: -1},
+		"--net tcp loses no messages and has no emulated NICs: --net emu has": {DropAfter: 1},
+		"--net auto loses no messages and has no emulated NICs":               {Backend: "auto", EmuNICs: 2},
+	} {
+		if err := CheckLink(n); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v, want %s", n, err, want)
+		}
+	}
+}
+
 // libfabric has names and addresses of its own for NICs; a command's time ends before the waits for it.
 func TestOptionsForOFI(t *testing.T) {
 	t.Setenv("EFA_HOME", "/opt/efa")

@@ -143,7 +143,7 @@ func (s RunSpec) Validate() error {
 		return fmt.Errorf("a bandwidth of %v GB/s cannot be emulated; give 0 (no limit) or %v to %v", s.Net.BandwidthGBs, minBandwidth, float64(maxBandwidth))
 	case !slices.Contains(Nets, s.Net.Backend):
 		return fmt.Errorf("--net %s: there are %s", s.Net.Backend, strings.Join(Nets[1:], ", "))
-	case slices.Contains([]string{"efa", "ibverbs", "ofi"}, s.Net.Backend) && (s.Net.BandwidthGBs != 0 || s.Net.Latency != 0 || s.Net.Reorder):
+	case slices.Contains([]string{"efa", "ibverbs", "ofi"}, s.Net.Backend) && s.Net.Emulates():
 		return fmt.Errorf("--net %s is a real network; bandwidth, latency and order are emulated with emu and tcp", s.Net.Backend)
 	case s.Net.Provider != "" && s.Net.Backend != "ofi":
 		return fmt.Errorf("--net-provider %s names a provider of libfabric, which --net ofi uses", s.Net.Provider)
@@ -154,16 +154,19 @@ func (s RunSpec) Validate() error {
 			cmp.Or(s.Net.Backend, "tcp"), strings.Join(rdmaNets, ", "))
 	case s.Net.Devices != "" && slices.Contains([]string{"", "emu", "tcp"}, s.Net.Backend):
 		return fmt.Errorf("--net %s uses no NICs that --net-devices could name; auto, efa, ibverbs and ofi do", cmp.Or(s.Net.Backend, "tcp"))
+	case s.Net.Devices != "" && s.Net.Emulates():
+		return fmt.Errorf("--net-devices %s names NICs, and a link that is emulated has none of them", s.Net.Devices)
 	case s.Net.Devices != "" && slices.ContainsFunc(strings.Split(s.Net.Devices, ","), notOneName):
 		return fmt.Errorf("--net-devices %q: names of NICs, with commas between them", s.Net.Devices)
 	case s.Net.Backend == "efa" && ofConnections(s.Net):
 		return errors.New("--net efa has no connections: of the settings of queue pairs it takes --net-qps, -service-level and -rnr-retries")
-	case s.Net.Latency < 0:
-		return errors.New("the latency of the emulated network must not be negative")
 	case s.WaitTimeout <= 0:
 		return errors.New("the time-out of waits must be positive: every wait is bounded")
-	case s.Net.Latency >= s.WaitTimeout:
-		return fmt.Errorf("every message would be %v under way, and waits end after %v (--wait-timeout)", s.Net.Latency, s.WaitTimeout)
+	case s.Net.Latency >= s.WaitTimeout || s.Net.Jitter >= s.WaitTimeout-s.Net.Latency:
+		return fmt.Errorf("messages would be %v under way, and waits end after %v (--wait-timeout)", s.Net.Latency+s.Net.Jitter, s.WaitTimeout)
+	}
+	if err := mknet.CheckLink(s.Net); err != nil {
+		return err
 	}
 	for role, n := range s.Workers {
 		if n > config.MaxWorkers {

@@ -35,7 +35,7 @@ func (in *instance) chooseNet(ctx context.Context) (chosenNet, error) {
 	if in.cfg.Plan.World.Nodes() == 1 || asked == "" || asked == NetTCP {
 		return chosenNet{backend: NetTCP, why: "asked for"}, nil
 	}
-	if n := in.cfg.Net; asked == "auto" && (n.BandwidthGBs != 0 || n.Latency != 0 || n.Reorder) {
+	if asked == "auto" && in.cfg.Net.Emulates() {
 		return chosenNet{backend: NetTCP, why: "an emulated link was asked for"}, nil
 	}
 	candidates := []string{asked}

@@ -59,7 +59,7 @@ func sleep(until time.Time, quit <-chan struct{}) bool {
 }
 
 const (
-	maxJitter = 300 * time.Microsecond // the most by which a piece is late on a reordering link
+	maxJitter = 300 * time.Microsecond // the most by which a piece is late on a reordering link, if nothing else is asked for
 	maxLate   = 512                    // pieces of one connection that may be under way at once
 )
 

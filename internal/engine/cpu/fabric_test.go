@@ -120,6 +120,34 @@ func fakes(t *testing.T, name string) string {
 	return path
 }
 
+func emuLike(name string) engine.Net {
+	net := mknet.Links[name]
+	net.Backend = "emu"
+	return net
+}
+
+// A message that is lost ends the call with an error that names NIC and peer, and the link says that it was to be so.
+func TestEmuLosesAMessage(t *testing.T) {
+	needLibrary(t)
+	net := emuLike("cx7")
+	net.DropAfter = 5
+	j := openJob(t, agGemm(t, 1, 1, 1), small, options{net: net})
+	if _, why := j.ranks[0].(engine.Networked).Network(); !strings.Contains(why, "emu 0: ordered link of 50 GB/s, 2 us, pieces of 1048576 bytes, write 5 is lost") {
+		t.Error(why)
+	}
+	err := j.each(func(rank int) error {
+		for range 3 {
+			if _, err := j.ranks[rank].Run(t.Context()); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err == nil || !strings.Contains(err.Error(), "emu 0: write 5 of ") || !strings.Contains(err.Error(), " was lost (as asked for)") {
+		t.Errorf("got %v", err)
+	}
+}
+
 // The same bits over every network that can run here, over several epochs, for all operators.
 func TestFabricGivesTheBitsOfTCP(t *testing.T) {
 	needLibrary(t)
@@ -127,6 +155,8 @@ func TestFabricGivesTheBitsOfTCP(t *testing.T) {
 		"emu":           {Backend: "emu"},
 		"emu slow":      {Backend: "emu", BandwidthGBs: 0.5, Latency: 50 * time.Microsecond},
 		"emu unordered": {Backend: "emu", Reorder: true, Seed: 7},
+		"emu as efa":    emuLike("efa"),
+		"emu as cx7":    emuLike("cx7"),
 		"efa":           {Backend: "efa"}, // two NICs, fakes
 	}
 	if haveOFI(t) {

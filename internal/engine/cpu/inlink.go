@@ -2,6 +2,7 @@ package cpu
 
 import (
 	"bufio"
+	"cmp"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -140,7 +141,7 @@ func (l *inLink) readFrame(r *bufio.Reader) (bye bool, err error) {
 		if _, err := io.ReadFull(r, p.data); err != nil {
 			return false, err
 		}
-		p.due = time.Now().Add(time.Duration(l.random.Int64N(int64(maxJitter))))
+		p.due = time.Now().Add(time.Duration(l.random.Int64N(int64(cmp.Or(l.net.in.cfg.Net.Jitter, maxJitter)))))
 		select {
 		case l.pieces <- p:
 			return false, nil

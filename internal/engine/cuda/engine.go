@@ -188,7 +188,7 @@ func (in *instance) makeContext(heap C.uint64_t) error {
 	}
 	switch backend := in.cfg.Net.Backend; {
 	case len(ranks) == 1:
-	case emulated(backend) && !in.cfg.Net.Reorder:
+	case emulated(backend) && !in.cfg.Net.Reorder && !in.cfg.Net.OfEmu(): // all that the link has is said above
 		args.network = C.MK_NETWORK_EMU
 	default:
 		if emulated(backend) {

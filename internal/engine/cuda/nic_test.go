@@ -70,7 +70,12 @@ func TestRunsThePlanOverNICs(t *testing.T) {
 		},
 		{
 			net: engine.Net{Backend: "emu", Reorder: true, Seed: 7},
-			why: []string{"emu 0: unordered link of the memory's speed", "pieces of 8192 bytes"},
+			why: []string{"emu 0: unordered link of the memory's speed, 0 us and up to 300 us more", "pieces of 8192 bytes"},
+		},
+		{net: emu("efa"), why: []string{"emu 0: unordered link of 25 GB/s, 8 us and up to 4 us more", "emu 1: unordered link of 25 GB/s"}},
+		{
+			net: engine.Net{Backend: "emu", DropAfter: 1000000, Latency: time.Microsecond},
+			why: []string{"emu 0: ordered link of the memory's speed, 1 us, pieces of 1048576 bytes, write 1000000 is lost"},
 		},
 	} {
 		t.Run(tt.net.Backend, func(t *testing.T) {
@@ -105,6 +110,12 @@ func TestRunsThePlanOverNICs(t *testing.T) {
 	}
 }
 
+func emu(mode string) engine.Net {
+	net := mknet.Links[mode]
+	net.Backend = "emu"
+	return net
+}
+
 // NICs that are not there, or that do not fit what is asked for, are an error before anything runs, in plain words.
 func TestNICsThatAreNotThere(t *testing.T) {
 	for backend, tt := range map[string]struct {
@@ -132,6 +143,7 @@ func TestNICsThatAreNotThere(t *testing.T) {
 func TestNetworksThatTheCUDAEngineHasNot(t *testing.T) {
 	for want, net := range map[string]engine.Net{
 		"--net tcp: the CUDA engine sends between nodes by NICs, or by emu on one host":           {Backend: "tcp"},
+		"--net-jitter 1ns: it is links with --net-reorder":                                        {Backend: "emu", Jitter: 1},
 		"--net efa has no connections: of the settings of queue pairs it takes --net-qps":         {Backend: "efa", RDMA: engine.RDMA{MTU: 1024}},
 		"--net ofi has no queue pairs; --net-qps":                                                 {Backend: "ofi", RDMA: engine.RDMA{QueuePairs: 2}},
 		"--net efa is a real network; bandwidth, latency and order are emulated with emu and tcp": {Backend: "efa", BandwidthGBs: 1},
