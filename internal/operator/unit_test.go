@@ -62,7 +62,7 @@ func TestValidate(t *testing.T) {
 		`--net-devices "a,,b": names of NICs`:     func(s *RunSpec) { s.Net = engine.Net{Backend: "auto", Devices: "a,,b"} },
 		`--net-devices "a\nb": names of NICs`:     func(s *RunSpec) { s.Net = engine.Net{Backend: "auto", Devices: "a\nb"} },
 		"messages would be 1h0m0s under way":      func(s *RunSpec) { s.Net.Latency = time.Hour },
-		"messages would be 1h1m0s under way":      func(s *RunSpec) { s.Net = engine.Net{Latency: time.Minute, Reorder: true, Jitter: time.Hour} },
+		"messages would be 1h0m0.001s under way":  func(s *RunSpec) { s.Net = engine.Net{Latency: time.Millisecond, Reorder: true, Jitter: time.Hour} },
 		"--net efa is a real network":             func(s *RunSpec) { s.Net = engine.Net{Backend: "efa", DropAfter: 1} },
 		"--net-jitter 1ns: it is links with":      func(s *RunSpec) { s.Net.Jitter = 1 },
 		"--net-devices a names NICs, and a link":  func(s *RunSpec) { s.Net = engine.Net{Backend: "auto", Devices: "a", Latency: 1} },
