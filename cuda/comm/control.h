@@ -14,7 +14,7 @@ struct alignas(128) Word {
 };
 
 struct Control {
-  Word abort;               // sticky: non-zero makes every wait end and every later launch leave at once
+  Word abort;               // sticky: non-zero makes every wait end, of this call and of later ones
   Word epoch;               // calls completed on this rank; the kernel's last CTA advances it
   uint64_t stamp[kStampRun];  // epoch of the call in flight, source of the copy engine's flag copies
   Word exits;               // CTAs of the call in flight that are done

@@ -82,7 +82,7 @@ void check_ag_gemm(const mk_ag_gemm_args& a, const mk_ag_gemm_desc& capacity, in
 }
 
 bool ag_gemm_merged(const mk_ag_gemm_args& a, const mk_ag_gemm_config& c, const AgGemmMachine& machine) {
-  return machine.world > 1 && machine.chunks == 1 && a.m > 0 && a.m <= kTileM && a.m % (machine.world * 8) == 0 &&
+  return machine.world > 1 && machine.chunks == 1 && a.m > 0 && a.m <= kTileM && a.m % (machine.world * kAtomRows) == 0 &&
          c.tile_n == kSplitTileN && c.cluster == 1 && c.mover == MK_MOVER_SM;
 }
 
@@ -136,7 +136,8 @@ void complete_ag_gemm(mk_ag_gemm_config& c, const mk_ag_gemm_args& a, const AgGe
   const int64_t shard = ceil_div(a.m, machine.world);
   // Ranks that share a GPU wait for one another inside their kernels, so all must fit at once; MPS limits the SMs of a
   // rank, but may give two ranks the same ones.
-  if (c.ctas == 0) c.ctas = std::max(1, machine.sms / machine.sharers);
+  const bool all_ctas = c.ctas == 0;
+  if (all_ctas) c.ctas = std::max(1, machine.sms / machine.sharers);
   if (c.ctas < 0) fail(MK_ERROR_ARGUMENT, "ctas is %d", c.ctas);
   if (c.mover == MK_MOVER_AUTO)
     c.mover = shard * a.k * 2 >= kCopyEngineBytes && machine.sharers == 1 && !machine.passes_on ? MK_MOVER_CE : MK_MOVER_SM;
@@ -154,6 +155,11 @@ void complete_ag_gemm(mk_ag_gemm_config& c, const mk_ag_gemm_args& a, const AgGe
   if (c.cluster == 0) c.cluster = machine.world > 1 && c.mover == MK_MOVER_CE && shard > kTileM ? 2 : 1;
   if (c.tile_n != 128 && c.tile_n != 256) fail(MK_ERROR_ARGUMENT, "tile_n is %d, it must be 128 or 256", c.tile_n);
   if (c.cluster != 1 && c.cluster != 2) fail(MK_ERROR_ARGUMENT, "cluster is %d, it must be 1 or 2", c.cluster);
+  if (all_ctas) {
+    // The fewest that need no further wave are as fast, and what idle SMs do not draw goes into the clock.
+    const int64_t units = ag_gemm_units(a, c, machine), clusters = std::max(1, c.ctas / c.cluster);
+    if (units > clusters) c.ctas = static_cast<int32_t>(ceil_div(units, ceil_div(units, clusters))) * c.cluster;
+  }
   if (c.raster_group == 0) c.raster_group = 16;
   const int64_t n_tiles = std::max<int64_t>(1, ceil_div(a.n, c.tile_n));
   if (c.push_group == 0) {

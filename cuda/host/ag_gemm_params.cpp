@@ -58,6 +58,13 @@ void fill_schedule(AgGemmParams& p, const Schedule& s, const mk_ag_gemm& op, con
   }
 }
 
+// Rows of A that a tile loads: no more whole swizzle atoms than the longest segment has.
+int tile_rows(const AgGemmParams& p) {
+  int64_t most = 1;
+  for (int i = 0; i < p.segment_count; ++i) most = std::max<int64_t>(most, p.segments[i].rows);
+  return static_cast<int>(std::min<int64_t>(kTileM, ceil_div(most, kAtomRows) * kAtomRows));
+}
+
 SendSpace send_space(const mk_ag_gemm& op, const mk_ag_gemm_args& a) {
   SendSpace s = {};
   NodeNetwork* net = op.context->network.get();
@@ -90,7 +97,8 @@ AgGemmParams make_params(const mk_ag_gemm& op, const mk_ag_gemm_args& a, const m
   for (int r = 0; r < context.world; ++r)
     if (context.heap->base(r) != nullptr) p.flags[r] = reinterpret_cast<uint64_t*>(context.heap->base(r) + op.flags_at);
 
-  const int a_box = p.merged ? static_cast<int>(a.m / context.world) : kTileM;
+  const int a_box = p.merged ? static_cast<int>(a.m / context.world) : tile_rows(p);
+  p.a_bytes = static_cast<uint32_t>(p.merged ? a.m : a_box) * kRowBytes;
   char* landing = context.heap->base(context.rank) + op.landing_at;
   // A map needs some memory; one that no load uses stands for what has no rows.
   if (context.world > 1) {

@@ -222,8 +222,9 @@ MK_API int mk_ag_gemm_choose(mk_ag_gemm* op, const mk_ag_gemm_args* args, mk_ag_
 /* MK_OK, or MK_ERROR_ABORTED with the record (if this rank wrote one). Does not synchronise. */
 MK_API int mk_ag_gemm_status(mk_ag_gemm* op, mk_wait_record* record, mk_error* error);
 
-/* Makes the call in flight and all later ones leave at once, on every rank, until a reset; barriers, too. May be called by
- * any thread at any time between create and destroy. */
+/* Ends all waits of the call in flight and of all later ones, on every rank, until a reset; of barriers, too. Such calls go
+ * on without what they waited for, and their results mean nothing. May be called by any thread at any time between create
+ * and destroy. */
 MK_API int mk_ag_gemm_abort(mk_ag_gemm* op, mk_error* error);
 
 /* Collective: waits for the device, clears flags, epoch and abort word, and the state of the barrier. */

@@ -49,6 +49,7 @@ struct AgGemmParams {
   uint32_t units;       // units of work, K not split
   int64_t* waited;      // per CTA and role: clock cycles spent waiting; role 0: that the CTA ran
   int32_t k_steps;
+  uint32_t a_bytes;     // of A in a stage; less than a tile where all segments are shorter
   int32_t merged;       // all segments make one tile of at most 128 rows, so that B is read once
 };
 static_assert(sizeof(AgGemmParams) <= 16384, "kernel parameters: 32764 bytes at most, and each costs time to hand over");

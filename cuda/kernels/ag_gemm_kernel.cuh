@@ -19,9 +19,7 @@ namespace mk {
 namespace {
 
 // Number of the call in flight; the epoch word stands still until the last CTA leaves.
-__device__ __forceinline__ uint64_t current_epoch(const WaitContext& w) {
-  return w.control[w.rank]->epoch.value + 1;
-}
+__device__ __forceinline__ uint64_t current_epoch(const WaitContext& w) { return w.control[w.rank]->epoch.value + 1; }
 
 // The units of work of this CTA's cluster (parts of tiles): first, first + stride, ... < end.
 template <class Tile>
@@ -95,13 +93,14 @@ __device__ __forceinline__ void producer_role(const AgGemmParams& p, const GemmS
       if (lane == 0) {
         const int column = step * kStepK;
         const auto load_a = [&](char* to, uint64_t* full) { ptx::tma_load(to, a, full, column, row, 0); };
-        gemm_load_step<Tile>(s, at, load_a, Tile::kABytes, &p.b, b_row, column, cta);
+        gemm_load_step<Tile>(s, at, load_a, p.a_bytes, &p.b, b_row, column, cta);
       }
       __syncwarp();
       at.advance();
     }
     record.add(MK_EVENT_LOAD, unit, begun);
   }
+  if (lane == 0) gemm_drain<Tile>(s, at);
   note_waited(p, kRoleProducer, lane == 0, gate.waited);
 }
 
@@ -138,13 +137,14 @@ __device__ __forceinline__ void merged_producer_role(const AgGemmParams& p, cons
                           own ? segment.own_row : segment.row, 0);
           }
         };
-        gemm_load_step<Tile>(s, at, load_a, p.m * kRowBytes, &p.b, b_row, column, 0);
+        gemm_load_step<Tile>(s, at, load_a, p.a_bytes, &p.b, b_row, column, 0);
       }
       __syncwarp();
       at.advance();
     }
     record.add(MK_EVENT_LOAD, unit, begun);
   }
+  if (lane == 0) gemm_drain<Tile>(s, at);
   note_waited(p, kRoleProducer, lane == 0, gate.waited);
 }
 
@@ -179,12 +179,12 @@ __device__ __forceinline__ void consumer_role(const AgGemmParams& p, const GemmS
     if constexpr (Tile::kTileN == kSplitTileN) {
       if (p.split.parts > 1) {
         const uint32_t barrier = kBarrierEpilogue + group;
-        if (part.part > 0) {
-          split_give(p.split, part, group, barrier, sum, current_epoch(p.wait));
+        if (!split_adds(p.split, part, group)) {
+          split_give(p.split, part, group, rows, barrier, sum, *s.epoch());
           record.add(MK_EVENT_STORE, unit, storing);
           continue;
         }
-        split_take(p.split, part, group, barrier, sum, current_epoch(p.wait), p.wait);
+        split_take(p.split, part, group, rows, barrier, sum, *s.epoch(), p.wait);
       }
     }
     // A TMA store ends at the last row and, where it is a multiple of 16 bytes, column of C, but not at a segment's last row.
@@ -204,7 +204,8 @@ __device__ __forceinline__ void consumer_role(const AgGemmParams& p, const GemmS
   if (threadIdx.x % kWarpgroup == 0) ptx::tma_store_wait_all();
 }
 
-// The last CTA of the call says that all sources are read and advances the epoch.
+// One thread, once its CTA has read all that it reads of sources and flags; products and stores may still go on. The last
+// CTA of the call says that all sources are read and advances the epoch.
 __device__ __forceinline__ void leave(const AgGemmParams& p, uint64_t epoch) {
   Control* own = p.wait.control[p.wait.rank];
   uint32_t* exits = reinterpret_cast<uint32_t*>(&own->exits.value);
@@ -229,31 +230,29 @@ __device__ __forceinline__ void ag_gemm_body(const AgGemmParams& p, const Record
   extern __shared__ char raw_shared[];
   const GemmShared<Tile> s(raw_shared);
   const int64_t start = clock64();
-  if (threadIdx.x == 0) {
+  const int warp = threadIdx.x / 32;
+  if (threadIdx.x == kLoadWarp * 32) {
     recording.begin();
-    gemm_init_barriers<Tile>(s);
-    *s.abort_seen() = aborted(p.wait);
     ptx::tma_prefetch_map(&p.a);
     ptx::tma_prefetch_map(&p.b);
     ptx::tma_prefetch_map(&p.c);
+    gemm_init_barriers<Tile>(s);
+  } else if (threadIdx.x == kEpochWarp * 32) {
+    *s.epoch() = current_epoch(p.wait);
   }
-  if constexpr (Tile::kCluster == 1) {
-    __syncthreads();
+  __syncwarp();
+  // The warp that made the mbarriers starts to load while the others still come; for others' CTAs it has to wait for them.
+  if constexpr (Tile::kCluster > 1) {
+    ptx::cluster_sync();
+  } else if (warp == kLoadWarp) {
+    ptx::named_barrier_arrive(kBarrierReady, kThreads);
   } else {
-    ptx::cluster_sync();
-  }
-  // Sticky abort: the CTAs of a cluster leave together, by what the first of them saw.
-  if constexpr (Tile::kCluster == 1) {
-    if (*s.abort_seen() != 0) return;
-  } else if (ptx::load_cluster(s.abort_seen(), 0) != 0) {
-    ptx::cluster_sync();
-    return;
+    ptx::named_barrier(kBarrierReady, kThreads);
   }
 
   const int warpgroup = threadIdx.x / kWarpgroup;
   if (warpgroup == 0) {
     ptx::registers_release<kProducerRegisters>();
-    const int warp = threadIdx.x / 32;
     if (warp == kLoadWarp) {
       auto lane = recording.lane(MK_LANE_LOAD, threadIdx.x == 0);
       if constexpr (Tile::kTileN == kSplitTileN && Tile::kCluster == 1) {
@@ -270,16 +269,24 @@ __device__ __forceinline__ void ag_gemm_body(const AgGemmParams& p, const Record
       auto lane = recording.lane(MK_LANE_PUSH, true);
       const int64_t waited = push_role(p.wait, p.push, p.gate, p.copies, p.copy_count,
                                        {p.flags, &p.own, &p.passed, p.destination}, {s.push(), s.pushed()},
-                                       current_epoch(p.wait), lane);
+                                       *s.epoch(), lane);
       note_waited(p, kRolePush, true, waited);
       lane.finish();
     } else if (warp == kSendWarp && threadIdx.x % 32 == 0 && blockIdx.x == 0 && p.send_count > 0) {
-      note_waited(p, kRoleSend, true, send_role(p.wait, p.send, p.sends, p.send_count, current_epoch(p.wait)));
+      note_waited(p, kRoleSend, true, send_role(p.wait, p.send, p.sends, p.send_count, *s.epoch()));
+    }
+    __syncwarp();
+    if (warp == kLoadWarp) {
+      ptx::named_barrier(kBarrierSources, kSourceThreads);
+      if (threadIdx.x == 0) leave(p, *s.epoch());
+    } else if (warp <= kSendWarp) {
+      ptx::named_barrier_arrive(kBarrierSources, kSourceThreads);
     }
   } else {
     ptx::registers_claim<kConsumerRegisters>();
     auto lane = recording.lane(MK_LANE_MULTIPLY_0 + warpgroup - 1, threadIdx.x % kWarpgroup == 0);
-    consumer_role<Tile, T>(p, s, warpgroup - 1, lane);
+    // By a shuffle, so that the compiler knows it to be the same in all lanes and keeps addresses in uniform registers.
+    consumer_role<Tile, T>(p, s, __shfl_sync(0xFFFFFFFFu, warpgroup - 1, 0), lane);
     lane.finish();
   }
 
@@ -291,10 +298,7 @@ __device__ __forceinline__ void ag_gemm_body(const AgGemmParams& p, const Record
     ptx::cluster_sync();
   }
   note_waited(p, kRoleNone, threadIdx.x == 0, clock64() - start);
-  if (threadIdx.x == 0) {
-    recording.end();
-    leave(p, current_epoch(p.wait));
-  }
+  if (threadIdx.x == 0) recording.end();
 }
 
 template <class Tile, typename T>
@@ -304,9 +308,10 @@ __global__ void __launch_bounds__(kThreads, 1) ag_gemm_kernel(const __grid_const
 
 template <class Tile>
 struct KernelConfig {
-  static cudaLaunchConfig_t config(cudaLaunchAttribute (&attributes)[2], int ctas, cudaStream_t stream) {
+  // `together`: CTAs wait for other ranks or for one another, so all must be resident, or none.
+  static cudaLaunchConfig_t config(cudaLaunchAttribute (&attributes)[2], int ctas, cudaStream_t stream, bool together) {
     attributes[0].id = cudaLaunchAttributeCooperative;
-    attributes[0].val.cooperative = 1;
+    attributes[0].val.cooperative = together;
     attributes[1].id = cudaLaunchAttributeClusterDimension;
     attributes[1].val.clusterDim.x = Tile::kCluster;
     attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
@@ -353,7 +358,7 @@ cudaError_t AgGemmInstance<Tile>::resident(Element element, int* ctas) {
     *ctas = per_sm * sms;
     if (Tile::kCluster > 1 && *ctas > 0) {
       cudaLaunchAttribute attributes[2];
-      cudaLaunchConfig_t c = kernel.config(attributes, *ctas / Tile::kCluster * Tile::kCluster, nullptr);
+      cudaLaunchConfig_t c = kernel.config(attributes, *ctas / Tile::kCluster * Tile::kCluster, nullptr, true);
       int clusters = 0;
       if (cudaError_t e = cudaOccupancyMaxActiveClusters(&clusters, kernel.kEntry, &c)) return e;
       if (clusters * Tile::kCluster < *ctas) *ctas = clusters * Tile::kCluster;
@@ -366,7 +371,7 @@ template <class Tile>
 cudaError_t AgGemmInstance<Tile>::launch(Element element, const AgGemmParams& params, int ctas, cudaStream_t stream) {
   return with_element<Tile>(element, [&](auto kernel) {
     cudaLaunchAttribute attributes[2];
-    const cudaLaunchConfig_t c = kernel.config(attributes, ctas, stream);
+    const cudaLaunchConfig_t c = kernel.config(attributes, ctas, stream, params.wait.world > 1 || params.split.parts > 1);
     return cudaLaunchKernelEx(&c, kernel.kEntry, params);
   });
 }

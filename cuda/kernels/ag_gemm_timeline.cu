@@ -32,7 +32,7 @@ cudaError_t ag_gemm_timeline_launch(const AgGemmShape& shape, const AgGemmParams
   return with_tile(shape, [&](auto tile) {
     using Tile = decltype(tile);
     cudaLaunchAttribute attributes[2];
-    const cudaLaunchConfig_t c = KernelConfig<Tile>::config(attributes, ctas, stream);
+    const cudaLaunchConfig_t c = KernelConfig<Tile>::config(attributes, ctas, stream, true);
     return cudaLaunchKernelEx(&c, ag_gemm_timeline_kernel<Tile>, params, timeline);
   });
 }

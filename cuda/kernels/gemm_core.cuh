@@ -31,7 +31,7 @@ struct GemmShared {
     return reinterpret_cast<uint64_t*>(base + Tile::kEmptyAt) + stage;
   }
   __device__ __forceinline__ uint64_t* pushed() const { return reinterpret_cast<uint64_t*>(base + Tile::kPushedAt); }
-  __device__ __forceinline__ uint32_t* abort_seen() const { return reinterpret_cast<uint32_t*>(base + Tile::kAbortAt); }
+  __device__ __forceinline__ uint64_t* epoch() const { return reinterpret_cast<uint64_t*>(base + Tile::kEpochAt); }
 };
 
 // Position in the ring; both sides advance it once per K step of every tile.
@@ -73,6 +73,16 @@ __device__ __forceinline__ void gemm_load_step(const GemmShared<Tile>& s, const 
   } else {
     const int half = static_cast<int>(cta) * Tile::kBRowsLoaded;
     ptx::tma_load_multicast(s.b(at.stage) + half * kRowBytes, b, full, (1 << Tile::kCluster) - 1, column, b_row + half, 0);
+  }
+}
+
+// One thread, after its last load: returns when the consumers have read all that was fetched.
+template <class Tile>
+__device__ __forceinline__ void gemm_drain(const GemmShared<Tile>& s, RingPosition<Tile> at) {
+#pragma unroll 1
+  for (int i = 0; i < Tile::kStages; ++i) {
+    ptx::mbarrier_wait(s.empty(at.stage), at.parity ^ 1);
+    at.advance();
   }
 }
 

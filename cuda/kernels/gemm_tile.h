@@ -6,10 +6,11 @@ namespace mk {
 
 constexpr int kWarpgroup = 128;
 
-// Roles of a CTA, by warpgroup: 0 loads (warp 0), pushes (warp 1) and, in CTA 0, sends (warp 2); 1 and 2 multiply and store.
+// Roles of a CTA, by warpgroup: 0 loads (warp 0), pushes (warp 1), in CTA 0 sends (warp 2), and reads the epoch for those
+// that come later (warp 3); 1 and 2 multiply and store.
 constexpr int kConsumerGroups = 2;
 constexpr int kThreads = (1 + kConsumerGroups) * kWarpgroup;
-enum ProducerWarp : int { kLoadWarp = 0, kPushWarp = 1, kSendWarp = 2 };
+enum ProducerWarp : int { kLoadWarp = 0, kPushWarp = 1, kSendWarp = 2, kEpochWarp = 3 };
 
 // Registers per thread after setmaxnreg; the sum must fit what the launch bound gives (168 a thread).
 constexpr int kProducerRegisters = 72;
@@ -18,11 +19,17 @@ static_assert(kProducerRegisters + kConsumerGroups * kConsumerRegisters <= 3 * 1
 static_assert(kProducerRegisters % 8 == 0 && kConsumerRegisters % 8 == 0);
 
 // Ids of named barriers; 0 is __syncthreads.
-enum NamedBarrier : uint32_t { kBarrierEpilogue = 1 };  // + consumer group
+enum NamedBarrier : uint32_t {
+  kBarrierEpilogue = 1,                                 // + consumer group
+  kBarrierReady = kBarrierEpilogue + kConsumerGroups,   // mbarriers and epoch are set
+  kBarrierSources                                       // the roles of warpgroup 0 are done with what they read
+};
+constexpr int kSourceThreads = 32 * (kSendWarp + 1);
 
 constexpr int kTileM = 128;
 constexpr int kStepK = 64;                    // columns per pipeline stage: one 128-byte swizzled row of 16-bit values
 constexpr int kRowBytes = kStepK * 2;
+constexpr int kAtomRows = 8;                  // rows of a swizzle atom
 constexpr int kGroupM = kTileM / kConsumerGroups;  // rows per consumer warpgroup: one wgmma in M
 static_assert(kGroupM == 64);
 
@@ -53,8 +60,8 @@ struct GemmTile {
   static constexpr int kFullAt = kStoreAt + kConsumerGroups * kStoreBuffers * kStoreBytes;
   static constexpr int kEmptyAt = kFullAt + kStages * 8;
   static constexpr int kPushedAt = kEmptyAt + kStages * 8;
-  static constexpr int kAbortAt = kPushedAt + 8;
-  static constexpr int kEnd = kAbortAt + 8;
+  static constexpr int kEpochAt = kPushedAt + 8;
+  static constexpr int kEnd = kEpochAt + 8;
   static constexpr int kSharedBytes = kEnd + kAlignment;
 
   static_assert(kConsumerGroups * kStoreBytes == kPushBytes && kStoreBuffers == 2);

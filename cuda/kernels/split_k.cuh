@@ -1,6 +1,6 @@
 // Split of K over CTAs, for problems with fewer tiles than SMs. The parts of a tile run at the same time on different
-// CTAs; all but the first leave their fp32 sums in global memory and raise a flag, the first adds them in the order of
-// the parts, so that the bits are the same on every run. The host gives every part its own CTA, so no part waits for
+// CTAs. One of them, the owner, adds up a consumer group's rows; the others leave their fp32 sums of these rows in global
+// memory and raise a flag. Sums are added in the order of the parts, so that the bits are the same on every run. The host gives every part its own CTA, so no part waits for
 // one that has not started.
 #pragma once
 #include "comm/wait.cuh"
@@ -25,35 +25,51 @@ __device__ __forceinline__ SplitPart split_part(const SplitK& k, int32_t k_steps
   return s;
 }
 
-__device__ __forceinline__ int64_t split_slot(const SplitK& k, const SplitPart& s, int32_t part, int32_t group) {
-  return (int64_t{s.tile} * (k.parts - 1) + part - 1) * kConsumerGroups + group;
+// The part that adds up a consumer group's rows: the groups of a tile are spread over its parts.
+__device__ __forceinline__ int32_t split_owner(const SplitK& k, int32_t group) { return group % k.parts; }
+
+__device__ __forceinline__ bool split_adds(const SplitK& k, const SplitPart& s, int32_t group) {
+  return s.part == split_owner(k, group);
 }
 
-// One consumer warpgroup of a part other than the first: hands its sums over.
+// Where a part other than the owner leaves its sums.
+__device__ __forceinline__ int64_t split_slot(const SplitK& k, const SplitPart& s, int32_t part, int32_t group) {
+  const int32_t given = part < split_owner(k, group) ? part : part - 1;
+  return (int64_t{s.tile} * (k.parts - 1) + given) * kConsumerGroups + group;
+}
+
+// Whether the calling warp has any of the `rows` of its group's 64 that exist: sums of others are not handed over.
+__device__ __forceinline__ bool split_has_rows(int32_t rows) { return static_cast<int32_t>(threadIdx.x % kWarpgroup / 32 * 16) < rows; }
+
+// One consumer warpgroup of a part that is not the owner: hands its sums over.
 template <int Sums>
-__device__ __forceinline__ void split_give(const SplitK& k, const SplitPart& s, int32_t group, uint32_t barrier,
+__device__ __forceinline__ void split_give(const SplitK& k, const SplitPart& s, int32_t group, int32_t rows, uint32_t barrier,
                                            const float (&sum)[Sums], uint64_t epoch) {
   const int32_t thread = threadIdx.x % kWarpgroup;
   const int64_t slot = split_slot(k, s, s.part, group);
   float4* to = k.sums + slot * (Sums / 4) * kWarpgroup + thread;
+  if (split_has_rows(rows)) {
 #pragma unroll
-  for (int i = 0; i < Sums / 4; ++i)
-    to[i * kWarpgroup] = make_float4(sum[4 * i], sum[4 * i + 1], sum[4 * i + 2], sum[4 * i + 3]);
+    for (int i = 0; i < Sums / 4; ++i)
+      to[i * kWarpgroup] = make_float4(sum[4 * i], sum[4 * i + 1], sum[4 * i + 2], sum[4 * i + 3]);
+  }
   ptx::named_barrier(barrier, kWarpgroup);
   // The barrier hands the other threads' stores to thread 0, whose release covers them.
-  if (thread == 0) ptx::store_release_system(k.flags + slot, epoch);
+  if (thread == 0) ptx::store_release_gpu(k.flags + slot, epoch);
 }
 
-// One consumer warpgroup of the first part: adds the others' sums.
+// One consumer warpgroup of the owner: adds the others' sums, once all of them are there. In the order of the parts: that the
+// second is added to the first, or the first to the second, is the same.
 template <int Sums>
-__device__ __forceinline__ void split_take(const SplitK& k, const SplitPart& s, int32_t group, uint32_t barrier,
+__device__ __forceinline__ void split_take(const SplitK& k, const SplitPart& s, int32_t group, int32_t rows, uint32_t barrier,
                                            float (&sum)[Sums], uint64_t epoch, const WaitContext& w) {
   const int32_t thread = threadIdx.x % kWarpgroup;
-  for (int32_t part = 1; part < k.parts; ++part) {
-    const int64_t slot = split_slot(k, s, part, group);
-    if (thread == 0) wait_flag(w, kRoleSum, k.flags + slot, epoch);
-    ptx::named_barrier(barrier, kWarpgroup);
-    const float4* from = k.sums + slot * (Sums / 4) * kWarpgroup + thread;
+  if (thread < k.parts && thread != s.part) wait_flag(w, kRoleSum, k.flags + split_slot(k, s, thread, group), epoch);
+  ptx::named_barrier(barrier, kWarpgroup);
+  if (!split_has_rows(rows)) return;
+  for (int32_t part = 0; part < k.parts; ++part) {
+    if (part == s.part) continue;
+    const float4* from = k.sums + split_slot(k, s, part, group) * (Sums / 4) * kWarpgroup + thread;
 #pragma unroll
     for (int i = 0; i < Sums / 4; ++i) {
       const float4 v = from[i * kWarpgroup];

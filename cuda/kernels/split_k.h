@@ -11,8 +11,8 @@ constexpr int kSplitTileN = 128;  // the only tile whose K is split
 struct SplitK {
   int32_t parts;      // 1: no split
   int32_t steps;      // K steps of a part; the last may have fewer
-  float4* sums;       // [tile][part - 1][group][quad of a thread's sums][thread]
-  uint64_t* flags;    // [tile][part - 1][group], stamped with the epoch
+  float4* sums;       // [tile][part, without the owner][group][quad of a thread's sums][thread]
+  uint64_t* flags;    // [tile][part, without the owner][group], stamped with the epoch
 };
 
 }  // namespace mk

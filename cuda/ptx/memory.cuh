@@ -36,6 +36,11 @@ __device__ __forceinline__ void store_release_system(uint64_t* p, uint64_t v) {
   asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
 
+// For readers on the same GPU; does not wait for what this SM has under way to others.
+__device__ __forceinline__ void store_release_gpu(uint64_t* p, uint64_t v) {
+  asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
+
 // A flag with several writers. Nothing is returned, so the writer does not wait for the link.
 __device__ __forceinline__ void add_release_system(uint64_t* p, uint64_t v) {
   asm volatile("red.release.sys.global.add.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
