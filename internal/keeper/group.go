@@ -260,8 +260,7 @@ func (g *Group) hurry() {
 		g.hurryMu.Unlock()
 		pid := g.keeper.cmd.Process.Pid
 		p, _ := readProcess(pid)
-		// One that works gets as much time again, thrice: on a busy machine many processes take long to kill.
-		if p.stopped() || late >= 3*g.patience || late >= 0 && !wantsProcessor(pid) {
+		if givenUp(p.stopped(), late, g.patience, func() bool { return wantsProcessor(pid) }) {
 			_ = g.keeper.cmd.Process.Kill() // the error would be that it has ended
 			return
 		}

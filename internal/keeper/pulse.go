@@ -108,3 +108,9 @@ func condition(pid int) string {
 	}
 	return ""
 }
+
+// givenUp reports whether a keeper is replaced that should have ended `late` ago: when it is stopped, or does nothing. One
+// that works gets as much time again, thrice: on a busy machine many processes take long to kill.
+func givenUp(stopped bool, late, patience time.Duration, works func() bool) bool {
+	return stopped || late >= 3*patience || late >= 0 && !works()
+}

@@ -95,22 +95,32 @@ func (s sweeper) run() (left []Process, err error) {
 		s.signal(moving, syscall.SIGSTOP)
 		time.Sleep(sweepPause)
 	}
-	least := 0
-	for start = time.Now(); ; time.Sleep(sweepPause) {
+	var slow stall
+	for ; ; time.Sleep(sweepPause) {
 		s.chase(syscall.SIGKILL)
 		found, err := s.look()
 		if err != nil || len(found) == 0 {
 			return nil, err
 		}
-		if least == 0 || len(found) < least {
-			least, start = len(found), time.Now()
-		}
 		s.signal(found, syscall.SIGKILL)
 		s.reap(s.children(found))
-		if time.Since(start) > killLimit {
+		if slow.sees(len(found), time.Now()) > killLimit {
 			return slices.DeleteFunc(found, Process.dead), nil
 		}
 	}
+}
+
+// stall measures how long nothing has gone of what shall go.
+type stall struct {
+	least int
+	since time.Time
+}
+
+func (s *stall) sees(left int, now time.Time) time.Duration {
+	if s.since.IsZero() || left < s.least {
+		s.least, s.since = left, now
+	}
+	return now.Sub(s.since)
 }
 
 // chase signals the children of the root as the kernel lists them, and those that come in their place. A process that
