@@ -113,7 +113,16 @@ func stopped(ctx context.Context) int {
 	return 0
 }
 
-// run does runs one after the other in one job. The error has tune.ErrStopped in its chain if the user ended the job.
+// jobError is why a job of runs did not end well.
+type jobError struct {
+	status int // the exit status of a launch that ends so
+	text   string
+}
+
+func (e *jobError) Error() string { return e.text }
+
+// run does runs one after the other in one job. The error has tune.ErrStopped in its chain if the user ended the job, else
+// a jobError if the job failed.
 func (f *batchFlags) run(cmd *cobra.Command, runs []*request.Resolved) ([]*report.Document, error) {
 	tag, err := f.launch.checkStreams()
 	if err != nil {
@@ -135,7 +144,8 @@ func (f *batchFlags) run(cmd *cobra.Command, runs []*request.Resolved) ([]*repor
 		return nil, err
 	}
 	if outcome.Cause != nil {
-		err := errors.New(strings.TrimPrefix(launch.CauseText(outcome.Cause), "mkrun: "))
+		text := strings.TrimPrefix(launch.CauseText(outcome.Cause), "mkrun: ")
+		err := &jobError{outcome.ExitStatus(), strings.Replace(text, "(--timeout)", "(--job-timeout)", 1)} // what it is called here
 		if launch.Failure(outcome.Cause).Kind == "user_signal" {
 			return nil, fmt.Errorf("%w: %w", tune.ErrStopped, err)
 		}

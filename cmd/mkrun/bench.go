@@ -37,7 +37,10 @@ turns, operands rotate over more than the L2, and the slower rank counts.
   nccl      NCCL's all-gather, then cuBLAS
   asynctp   PyTorch's fused_all_gather_matmul on symmetric memory
 
-The product alone (cuBLAS on operands that are gathered already, on all GPUs at once) is timed with them.`,
+The product alone (cuBLAS on operands that are gathered already, on all GPUs at once) is timed with them.
+
+Exit status: 0 all shapes were timed; that of the first launch that failed, as mkrun launch has it (124: --job-timeout);
+else 1 something was wrong or not timed; 2 bad command line; 125 mkrun itself, or the script of the baselines.`,
 		Example: `  mkrun bench --ppn 2 ag_gemm --shapes shapes.txt
   mkrun bench --ppn 2 --engine cuda --vs nccl,asynctp --svg bench.svg ag_gemm --shapes 8192x1024x8192,llama3-70b/mlp-up/tp2@4096
   mkrun bench --ppn 2 --json ag_gemm --shapes shapes.txt > bench.json`,
@@ -76,9 +79,16 @@ func (f *benchFlags) bench(cmd *cobra.Command, operatorName string) error {
 	req.Config, req.Check = f.config, f.check
 	ctx, stop := untilSignal(cmd.Context())
 	defer stop()
+	failed := statusCheckFailed
 	session := bench.Session{
 		Request: req, Shapes: shapes, Versus: f.versus, Loop: f.loop, Calls: f.launch.run.iters, Today: time.Now().Format(time.DateOnly),
-		Launch: func(_ context.Context, runs []*request.Resolved) ([]*report.Document, error) { return f.run(cmd, runs) },
+		Launch: func(_ context.Context, runs []*request.Resolved) ([]*report.Document, error) {
+			docs, err := f.run(cmd, runs)
+			if job := (*jobError)(nil); errors.As(err, &job) && failed == statusCheckFailed {
+				failed = job.status
+			}
+			return docs, err
+		},
 		Script: func(ctx context.Context, job bench.Job) (*bench.Timings, error) {
 			return bench.Python(ctx, job, cmd.ErrOrStderr())
 		},
@@ -110,7 +120,7 @@ func (f *benchFlags) bench(cmd *cobra.Command, operatorName string) error {
 		}
 	}
 	if doc.Failed() {
-		return exitStatus(statusCheckFailed)
+		return exitStatus(failed)
 	}
 	return nil
 }
