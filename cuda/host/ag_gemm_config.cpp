@@ -145,6 +145,9 @@ void complete_ag_gemm(mk_ag_gemm_config& c, const mk_ag_gemm_args& a, const AgGe
   // A copy inside one GPU needs SMs, which the waiting kernels hold.
   if (c.mover == MK_MOVER_CE && machine.sharers > 1)
     fail(MK_ERROR_UNSUPPORTED, "the copy engine cannot serve ranks that share a GPU: use the sm mover");
+  // Rows that come from another node during the call are passed on once their flag has the call's epoch. Only device memory
+  // knows the epoch, so a copy stream cannot be told what to wait for when it is submitted, or captured in a graph; and no abort
+  // would end a stream's wait.
   if (c.mover == MK_MOVER_CE && machine.passes_on)
     fail(MK_ERROR_UNSUPPORTED, "the copy engine cannot pass on what arrives during the call: use the sm mover");
   if (c.tile_n == 0) {

@@ -41,6 +41,7 @@ const (
 // Job is what the script is asked to time: the kernel and the baselines take turns in one loop.
 type Job struct {
 	Versus  []string
+	DType   string
 	Loop    string
 	Rounds  int // of Calls each
 	Calls   int
@@ -157,7 +158,7 @@ func unpack(dir string, job Job) error {
 // arguments are the script's.
 func (j Job) arguments(dir, result string) []string {
 	args := []string{"-W", "ignore", filepath.Join(dir, "bench.py"), "ag", "--json", result, "--library", j.Library, "--plans", dir,
-		"--plan-alone", filepath.Join(dir, "alone"), "--rounds", fmt.Sprint(j.Rounds), "--iterations", fmt.Sprint(j.Calls), "--ranks", fmt.Sprint(j.Ranks), "--vs"}
+		"--plan-alone", filepath.Join(dir, "alone"), "--rounds", fmt.Sprint(j.Rounds), "--iterations", fmt.Sprint(j.Calls), "--ranks", fmt.Sprint(j.Ranks), "--dtype", j.DType, "--vs"}
 	args = append(args, j.Versus...)
 	if j.Loop == LoopQueued {
 		args = append(args, "--queued", queuedCycles)

@@ -195,7 +195,7 @@ func TestKernelConfig(t *testing.T) {
 
 // The script is asked by options that it has, gets its plans, and what it says of failures is told.
 func TestPython(t *testing.T) {
-	job := Job{Versus: []string{"nccl"}, Loop: LoopQueued, Rounds: 4, Calls: 10, Shapes: []plan.Shape{{M: 8, N: 16, K: 24}, {M: 1, N: 2, K: 8}},
+	job := Job{Versus: []string{"nccl"}, DType: "fp16", Loop: LoopQueued, Rounds: 4, Calls: 10, Shapes: []plan.Shape{{M: 8, N: 16, K: 24}, {M: 1, N: 2, K: 8}},
 		Configs: []config.Settings{{Mover: "ce"}, {}}, Library: "/l.so", Ranks: 2, Chunks: []int{1, 3},
 		Plans: map[int][][]byte{1: {[]byte("p0"), []byte("p1")}, 3: {[]byte("q0"), []byte("q1")}}, Alone: []byte("a"), GPUs: "1,0"}
 	args := job.arguments("/d", "/d/r.json")
@@ -205,7 +205,7 @@ func TestPython(t *testing.T) {
 		t.Fatalf("the script does not take %q: %v", args, err)
 	}
 	for _, want := range []string{`"shapes": [[8, 16, 24], [1, 2, 8]]`, `"configured": {"8,16,24": {"mover": 2}, "1,2,8": {}}`,
-		`"chunks_of": {"8,16,24": 1, "1,2,8": 3}`, `"vs": ["nccl"]`, `"queued": 0.9`, `"ranks": 2`, `"plans": "/d"`, `"json": "/d/r.json"`} {
+		`"chunks_of": {"8,16,24": 1, "1,2,8": 3}`, `"vs": ["nccl"]`, `"dtype": "fp16"`, `"queued": 0.9`, `"ranks": 2`, `"plans": "/d"`, `"json": "/d/r.json"`} {
 		if !strings.Contains(string(parsed), want) {
 			t.Errorf("the script reads no %s:\n%s", want, parsed)
 		}

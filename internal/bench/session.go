@@ -118,11 +118,10 @@ func (s *Session) plan() ([]*request.Resolved, *Document, error) {
 		return nil, nil, fmt.Errorf("--vs %s: those run on GPUs, and the engine is %s (%s); leave --vs out to time %s alone",
 			strings.Join(s.Versus, ","), d.Engine, runs[0].EngineWhy, d.Operator)
 	case d.Operator != "ag_gemm" || d.World.Nodes > 1:
-		return nil, nil, fmt.Errorf("--vs: baselines are there for ag_gemm on one node, not for %s on %v", d.Operator, s.Request.World)
+		return nil, nil, fmt.Errorf("--vs: baselines are there for ag_gemm on one node, not for %s on %v (they would not go over the emulated links between nodes)",
+			d.Operator, s.Request.World)
 	case s.Request.CUDA.ShareGPUs:
 		return nil, nil, errors.New("--vs: the baselines cannot share GPUs: leave --share-gpus out")
-	case d.DType != "bf16":
-		return nil, nil, fmt.Errorf("--vs: the baselines are timed with bf16, not with %s", d.DType)
 	}
 	return runs, d, nil
 }
@@ -181,7 +180,7 @@ func (s *Session) versus(ctx context.Context, runs []*request.Resolved, d *Docum
 // job is what the script is asked for.
 func (s *Session) job(runs []*request.Resolved) (Job, error) {
 	job := Job{
-		Versus: s.Versus, Loop: s.Loop, Rounds: rounds, Calls: (s.Calls + rounds - 1) / rounds,
+		Versus: s.Versus, DType: s.Request.DType, Loop: s.Loop, Rounds: rounds, Calls: (s.Calls + rounds - 1) / rounds,
 		Ranks: s.Request.World.Size(), Plans: make(map[int][][]byte),
 	}
 	job.Library = runs[0].Run.Library

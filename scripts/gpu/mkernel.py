@@ -58,6 +58,9 @@ class Library:
             raise RuntimeError(f"{name}: {error.text.decode()}")
 
 
+ELEMENTS = {"torch.bfloat16": 0, "torch.float16": 1}
+
+
 class Context:
     """One rank. `gather(bytes) -> list of bytes` is the all-gather of the bootstrap."""
 
@@ -101,7 +104,7 @@ class AgGemm:
     def prepare(self, m, n, k, a, b, c, **config):
         """A call with tensors a (m/world x k), b (n x k), c (m x n); returns a function of the stream."""
         args = Args(m=m, n=n, k=k, a=a.data_ptr(), b=b.data_ptr(), c=c.data_ptr(), lda=a.stride(0), ldb=b.stride(0),
-                    ldc=c.stride(0), element=0)
+                    ldc=c.stride(0), element=ELEMENTS[str(a.dtype)])
         settings = Config(**config)
         launch, error = self.library.lib.mk_ag_gemm_launch, Error()
         refs = (self.handle, C.byref(args), C.byref(settings))

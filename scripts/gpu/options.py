@@ -38,6 +38,7 @@ def parser(about):
     p = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("what", choices=("gemm", "ag", "copy"))
     p.add_argument("--shapes", nargs="*")
+    p.add_argument("--dtype", choices=("bf16", "fp16"), default="bf16", help="of the operands and the product")
     p.add_argument("--configs", nargs="*", default=[""])
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--iterations", type=int, default=10)
