@@ -59,7 +59,7 @@ test-hosts: net ## tests on four hosts, made of network namespaces (needs root)
 .PHONY: test-rxe
 test-rxe: build net ## tests over real RDMA verbs: two virtual machines with Soft-RoCE (needs neither KVM nor root, but packages)
 	@scripts/setup.sh rxe
-	CGO_ENABLED=0 go run ./internal/citest -tags rxe -timeout 8m -exec '$(CURDIR)/scripts/rxe.sh run -s 450' ./internal/e2e/rxe
+	CGO_ENABLED=0 go run ./internal/citest -tags rxe -timeout 15m -exec '$(CURDIR)/scripts/rxe.sh run -s 840' ./internal/e2e/rxe
 
 .PHONY: test-pictures
 test-pictures: ## draw topologies in headless Chromium and look at the pictures

@@ -6,11 +6,14 @@
 #       boots both, runs COMMAND (a program of this host) on g1, shows what it prints, ends with its status. Ends both
 #       after SECONDS (150). PROGRAMs go into /bin of both. Status 99: no status came, the reason is on stderr.
 #   scripts/rxe.sh kernel
-#       fetches the kernel, which `run` does too: Debian's own, unpacked into .tools/rxe, not installed
+#       fetches the kernel, unless it is there: Debian's own, unpacked into .tools/rxe, not installed
 #
 # In a machine: bin/mkrun and build/libmknet.so of this tree, busybox, ip, tc, rdma, ib_write_bw, ib_write_lat. eth0 is
 # for control: 10.9.0.1 on g1, 10.9.0.2 on g2. rxe0 is on eth1 (10.9.1.x), rxe1 on eth2 (10.9.2.x). On both a standing
 # agent of mkrun waits, so `mkrun launch --agent standing -H g1,g2` works at once. All files are in memory.
+#
+# What g1 writes into /dev/vport0p3 goes to the monitor of g2's emulator: `set_link n1 off` pulls the cable of eth1 and
+# rxe0, `quit` kills the machine. A g2 that has ended is booted again.
 set -euo pipefail
 export PATH=$PATH:/usr/sbin:/sbin LC_ALL=C
 
@@ -24,28 +27,28 @@ die() {
   exit 99
 }
 
-# kernel: the folder of an unpacked kernel that has rdma_rxe. The package that linux-image-amd64 names moves with
-# security updates; one that is there is good enough.
+# newest: the folder of the newest unpacked kernel, nothing if there is none.
+newest() { find "$kernels" -mindepth 1 -maxdepth 1 -name 'linux-image-*' 2>/dev/null | sort -V | tail -n 1; }
+
+# kernel: fetches and unpacks a kernel that has rdma_rxe, unless there is one. The package that linux-image-amd64 names
+# moves with security updates.
 kernel() {
-  local package dir part
+  local package part
+  [ -z "$(newest)" ] || return 0
   mkdir -p "$kernels"
-  dir=$(find "$kernels" -mindepth 1 -maxdepth 1 -name 'linux-image-*' | sort -V | tail -n 1)
-  if [ -z "$dir" ]; then
-    package=$(apt-cache depends linux-image-amd64 2>/dev/null | awk '/Depends: linux-image/ { print $2; exit }')
-    [ -n "$package" ] || die "apt knows no linux-image-amd64: run apt-get update"
-    part=$(mktemp -d "$kernels/.part.XXXXXX")
-    (cd "$part" && apt-get download -qq "$package" && dpkg-deb --fsys-tarfile ./*.deb |
-      tar -x --wildcards "./boot/vmlinuz-*" "./lib/modules/*/modules.*" "./lib/modules/*/kernel/crypto/*" \
-        "./lib/modules/*/kernel/arch/*" "./lib/modules/*/kernel/lib/*" "./lib/modules/*/kernel/net/*" \
-        "./lib/modules/*/kernel/drivers/infiniband/*" "./lib/modules/*/kernel/drivers/net/*" \
-        "./lib/modules/*/kernel/drivers/virtio/*" "./lib/modules/*/kernel/drivers/char/*") >"$kernels/log" 2>&1 ||
-      die "fetching $package failed: $(tail -n 3 "$kernels/log")"
-    rm -f "$part"/*.deb
-    depmod -b "$part" "${package#linux-image-}"
-    dir=$kernels/$package
-    mv "$part" "$dir"
-  fi
-  printf '%s\n' "$dir"
+  [ "$(id -u)" -ne 0 ] || apt-get update -qq || : # an old index names packages that are gone
+  package=$(apt-cache depends linux-image-amd64 2>/dev/null | awk '/Depends: linux-image/ { print $2; exit }')
+  [ -n "$package" ] || die "apt knows no linux-image-amd64: run apt-get update"
+  part=$(mktemp -d "$kernels/.part.XXXXXX")
+  (cd "$part" && apt-get download -qq "$package" && dpkg-deb --fsys-tarfile ./*.deb |
+    tar -x --wildcards "./boot/vmlinuz-*" "./lib/modules/*/modules.*" "./lib/modules/*/kernel/crypto/*" \
+      "./lib/modules/*/kernel/arch/*" "./lib/modules/*/kernel/lib/*" "./lib/modules/*/kernel/net/*" \
+      "./lib/modules/*/kernel/drivers/infiniband/*" "./lib/modules/*/kernel/drivers/net/*" \
+      "./lib/modules/*/kernel/drivers/virtio/*" "./lib/modules/*/kernel/drivers/char/*") >"$kernels/log" 2>&1 ||
+    { rm -rf "$part" && die "fetching $package failed: $(tail -n 3 "$kernels/log")"; }
+  rm -f "$part"/*.deb
+  depmod -b "$part" "${package#linux-image-}"
+  mv "$part" "$kernels/$package"
 }
 
 # add_program ROOT FILE: copies a program and the shared libraries that it names.
@@ -101,27 +104,37 @@ fill() {
   cp "$root/scripts/rxe-init.sh" "$root_of/init"
 }
 
-# boot DIR NUMBER: becomes the emulator of a machine. Unix sockets are its cables.
+# boot DIR NUMBER: becomes the emulator of a machine. Unix sockets are its cables, g1 holds the sockets. The emulator
+# dies with this script, whatever ends it.
 boot() {
   local dir=$1 number=$2 n side=on args=()
-  [ "$number" = 1 ] || side=off
+  if [ "$number" = 1 ]; then
+    args+=(-chardev "socket,id=monitor,path=$dir/monitor,server=on,wait=off" -device "virtserialport,chardev=monitor,nr=3")
+  else
+    side=off
+    args+=(-chardev "socket,id=monitor,path=$dir/monitor" -mon "chardev=monitor,mode=readline")
+  fi
   for n in 0 1 2; do
     args+=(-netdev "stream,id=n$n,server=$side,addr.type=unix,addr.path=$dir/net$n"
       -device "virtio-net-pci,netdev=n$n,mac=52:54:00:00:0$n:0$number")
   done
   # A machine may have to wait for a processor of the host while it boots. It must not take its timer for broken then
   # (no_timer_check), nor measure a wrong rate of the time stamp counter: its clock would run several times too fast.
-  exec qemu-system-x86_64 -accel tcg -cpu max -M q35 -m 768 -smp 1 -nodefaults -no-user-config -no-reboot -display none \
+  exec setpriv --pdeathsig KILL \
+    qemu-system-x86_64 -accel tcg -cpu max -M q35 -m 768 -smp 1 -nodefaults -no-user-config -no-reboot -display none \
     -kernel "$dir/vmlinuz" -initrd "$dir/initrd" \
     -append "console=ttyS0 quiet panic=-1 mitigations=off clocksource=hpet no_timer_check nowatchdog number=$number" \
-    -serial "file:$dir/console$number" -device virtio-serial-pci \
-    -chardev "file,id=out,path=$dir/out$number" -device virtserialport,chardev=out \
-    -chardev "file,id=status,path=$dir/status$number" -device virtserialport,chardev=status \
-    "${args[@]}" </dev/null 2>"$dir/log$number"
+    -chardev "file,id=console,path=$dir/console$number,append=on" -serial chardev:console -device virtio-serial-pci \
+    -chardev "file,id=out,path=$dir/out$number" -device virtserialport,chardev=out,nr=1 \
+    -chardev "file,id=status,path=$dir/status$number" -device virtserialport,chardev=status,nr=2 \
+    "${args[@]}" </dev/null 2>>"$dir/log$number"
 }
 
+# listening DIR: true once g1's emulator takes connections at all its sockets. A socket has its name before it does.
+listening() { [ "$(awk -v dir="$1/" '$4 == "00010000" && index($8, dir) == 1' /proc/net/unix | wc -l)" -eq 4 ]; }
+
 run() {
-  local seconds=150 programs=() dir kernel status end first second
+  local seconds=150 programs=() dir kernel status end first second output
   while getopts s:p: option; do
     case $option in
       s) seconds=$OPTARG ;;
@@ -132,11 +145,12 @@ run() {
   shift $((OPTIND - 1))
   [ $# -ge 1 ] || die "no command"
   command -v qemu-system-x86_64 >/dev/null || die "qemu-system-x86_64 is missing: scripts/setup.sh rxe"
-  kernel=$(kernel)
+  kernel=$(newest)
+  [ -n "$kernel" ] || die "there is no kernel: scripts/setup.sh rxe"
   dir=$(mktemp -d /tmp/mkrun-rxe-XXXXXX) # paths of sockets are short
   pids=()
   # shellcheck disable=SC2064 # now
-  trap "kill \"\${pids[@]}\" 2>/dev/null; wait; rm -rf '$dir'" EXIT
+  trap "kill -KILL \"\${pids[@]}\" 2>/dev/null; wait; rm -rf '$dir'" EXIT
   trap 'exit 99' INT TERM HUP
   programs+=("$root/bin/mkrun" "$root/build/libmknet.so" "$(realpath -e -- "$(command -v "$1")")")
   fill "$dir/root" "$kernel" "${programs[@]}"
@@ -147,12 +161,13 @@ run() {
 
   mkfifo "$dir/out1"
   cat "$dir/out1" &
-  pids+=($!)
+  output=$!
+  pids+=("$output")
   boot "$dir" 1 &
   first=$!
   pids+=("$first")
   end=$((SECONDS + seconds))
-  until [ -S "$dir/net0" ] && [ -S "$dir/net1" ] && [ -S "$dir/net2" ]; do
+  until listening "$dir"; do
     if [ $SECONDS -ge $end ] || ! kill -0 "$first" 2>/dev/null; then
       die "the emulator did not start: $(cat "$dir/log1")"
     fi
@@ -163,12 +178,18 @@ run() {
   pids+=("$second")
   # g1 ends when the command has.
   while kill -0 "$first" 2>/dev/null; do
-    kill -0 "$second" 2>/dev/null || silent "g2 ended"
+    if ! kill -0 "$second" 2>/dev/null; then
+      wait "$second" || silent "g2 ended"
+      boot "$dir" 2 &
+      second=$!
+      pids+=("$second")
+    fi
     [ $SECONDS -lt $end ] || silent "$seconds s are over"
     sleep 0.1
   done
   status=$(cat "$dir/status1")
   case $status in '' | *[!0-9]*) silent "g1 ended" ;; esac
+  wait "$output" # all of it
   exit "$status"
 }
 

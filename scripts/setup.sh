@@ -8,7 +8,7 @@
 #   scripts/setup.sh lint    shellcheck (goes on without)
 #   scripts/setup.sh pictures a browser without a screen, for the tests that look at pictures
 #   scripts/setup.sh testbed what scripts/testbed.sh makes hosts of: network namespaces, sshd, packet filter; MPICH, Slurm
-#   scripts/setup.sh rxe     what scripts/rxe.sh makes virtual machines with Soft-RoCE of: QEMU, busybox, verbs programs
+#   scripts/setup.sh rxe     what scripts/rxe.sh makes virtual machines with Soft-RoCE of: QEMU, busybox, verbs programs, a kernel
 #   scripts/setup.sh contenders  Open MPI and PyTorch, which the benchmarks of launchers compare with
 #   scripts/setup.sh cuda    a C++ compiler, python3 with pip (nvcc itself: scripts/cuda-toolchain.sh)
 set -euo pipefail
@@ -125,7 +125,9 @@ case ${1:-build} in
     need iproute2 command -v rdma
     need kmod command -v modprobe
     need cpio command -v cpio
+    need util-linux command -v setpriv
     install_missing
+    "$again" "${BASH_SOURCE[0]%/*}/rxe.sh" kernel
     ;;
   contenders)
     need openmpi-bin command -v mpirun.openmpi

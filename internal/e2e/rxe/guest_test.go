@@ -3,48 +3,123 @@
 package rxe
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net"
-	"os/exec"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 )
 
-// jobLimit bounds every launch: emulated processors that share two real ones are slow.
-const jobLimit = 120 * time.Second
+// patience bounds everything that a test waits for. How fast the machines are is their host's matter: emulated
+// processors that share real ones with other work may need twenty times as long as on a quiet host.
+const patience = 3 * time.Minute
 
-// settle is how long after a launch its last process may take to be gone.
-const settle = 20 * time.Second
-
-// on runs a shell script as root on g1 or g2 and returns what it printed.
-func on(t *testing.T, host, script string) string {
+// until waits for what a test needs.
+func until(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	conn, err := net.DialTimeout("tcp", host+":23", 5*time.Second)
+	for end := time.Now().Add(patience); !is(); time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("after %v: not %s", patience, what)
+		}
+	}
+}
+
+// run runs a shell script as root on g1 or g2.
+func run(host, script string) (string, error) {
+	conn, err := net.DialTimeout("tcp", host+":23", patience)
 	if err != nil {
-		t.Fatal(err)
+		return "", err
 	}
 	defer func() { _ = conn.Close() }()
-	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(patience))
 	const end = "\nstatus "
 	if _, err := fmt.Fprintf(conn, "(%s) 2>&1; echo; echo status $?; exit\n", script); err != nil {
-		t.Fatal(err)
+		return "", err
 	}
 	out, err := io.ReadAll(conn)
 	if err != nil {
-		t.Fatalf("%s: %q: %v", host, script, err)
+		return "", err
 	}
 	text, status, found := strings.Cut(string(out), end)
 	if !found || strings.TrimSpace(status) != "0" {
-		t.Fatalf("%s: %q: %s", host, script, out)
+		return "", fmt.Errorf("it said: %s", out)
 	}
-	return text
+	return text, nil
+}
+
+// on runs a shell script that must succeed and returns what it printed.
+func on(t *testing.T, host, script string) string {
+	t.Helper()
+	out, err := run(host, script)
+	if err != nil {
+		t.Fatalf("%s: %q: %v", host, script, err)
+	}
+	return out
+}
+
+// harm runs a script on a machine, and another that undoes it when the test ends, if not before. It returns that.
+func harm(t *testing.T, host, do, undo string) (undone func()) {
+	t.Helper()
+	on(t, host, do)
+	over := false
+	undone = func() {
+		if !over {
+			over = true
+			on(t, host, undo)
+		}
+	}
+	t.Cleanup(undone)
+	return undone
+}
+
+// monitor says a line to the emulator of g2.
+func monitor(t *testing.T, line string) {
+	t.Helper()
+	if err := os.WriteFile("/dev/vport0p3", []byte(line+"\n"), 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// pull pulls the cable of g2's rxe0; the test's end, or what is returned, plugs it in.
+func pull(t *testing.T) (plug func()) {
+	t.Helper()
+	state := func(want string) {
+		until(t, "rxe0 of g2 "+want, func() bool {
+			return strings.Contains(on(t, "g2", "cat /sys/class/infiniband/rxe0/ports/1/state"), want)
+		})
+	}
+	monitor(t, "set_link n1 off")
+	state("DOWN")
+	plugged := false
+	plug = func() {
+		if !plugged {
+			plugged = true
+			monitor(t, "set_link n1 on")
+			state("ACTIVE")
+		}
+	}
+	t.Cleanup(plug)
+	return plug
+}
+
+// ready waits until both machines are as a test wants to find them: agents that listen, NICs that are up and have their
+// addresses' GIDs, packets that pass, and nothing left of other jobs.
+func ready(t *testing.T) {
+	t.Helper()
+	for number, host := range []string{"g1", "g2"} {
+		var last string
+		until(t, host+" as it should be: "+last, func() bool {
+			var err error
+			last, err = run(host, fmt.Sprintf(`nc -w 1 %s 7611 </dev/null && for n in 0 1; do
+				grep ACTIVE /sys/class/infiniband/rxe$n/ports/1/state && grep -s ffff:0a09:0$((n+1))0%d /sys/class/infiniband/rxe$n/ports/1/gids/* &&
+				! tc qdisc show dev eth$((n+1)) | grep netem || exit 1; done`, host, number+1))
+			return err == nil && len(ranks(t, host)) == 0
+		})
+	}
 }
 
 // counter reads a counter of a NIC.
@@ -56,89 +131,6 @@ func counter(t *testing.T, host, nic, name string) int {
 		t.Fatal(err)
 	}
 	return n
-}
-
-// buffer may be read while it is written.
-type buffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
-}
-
-// job is a running mkrun launch on g1, with a rank on each machine.
-type job struct {
-	cmd            *exec.Cmd
-	stdout, stderr buffer
-	done           chan struct{}
-}
-
-// begin starts a launch of an operator. What it leaves is an error of the test.
-func begin(t *testing.T, args ...string) *job {
-	t.Helper()
-	// Two machines with one emulated processor each may say nothing for a while where this host has much else to do.
-	args = append([]string{"launch", "--agent", "standing", "-H", "g1,g2", "--silence", "30s", "--engine", "cpu"}, args...)
-	j := &job{cmd: exec.CommandContext(t.Context(), "/bin/mkrun", args...), done: make(chan struct{})}
-	j.cmd.Stdout, j.cmd.Stderr = &j.stdout, &j.stderr
-	if err := j.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	limit := time.AfterFunc(jobLimit, func() { _ = j.cmd.Process.Kill() })
-	go func() {
-		_ = j.cmd.Wait() // its status is looked at
-		limit.Stop()
-		close(j.done)
-	}()
-	t.Cleanup(func() {
-		_ = j.cmd.Process.Kill()
-		<-j.done
-		if t.Failed() {
-			t.Logf("stdout:\n%s\nstderr:\n%s", j.stdout.String(), j.stderr.String())
-		}
-	})
-	return j
-}
-
-// want waits for the job's end and wants a status, words in stderr, and nothing of it left on the machines.
-func (j *job) want(t *testing.T, status int, words ...string) {
-	t.Helper()
-	<-j.done
-	if got := j.cmd.ProcessState.ExitCode(); got != status {
-		t.Errorf("exit status %d, want %d", got, status)
-	}
-	for _, w := range words {
-		if !strings.Contains(j.stderr.String(), w) {
-			t.Errorf("stderr lacks %q", w)
-		}
-	}
-	if j.stderr.String() != "" {
-		t.Logf("it said: %s", strings.TrimSpace(j.stderr.String()))
-	}
-	nobody(t)
-}
-
-// underWay waits until packets of the job go over a NIC.
-func (j *job) underWay(t *testing.T, nic string) {
-	t.Helper()
-	const some = 200
-	start := counter(t, "g1", nic, "sent_pkts")
-	for counter(t, "g1", nic, "sent_pkts") < start+some {
-		select {
-		case <-j.done:
-			t.Fatal("the job ended before its fault")
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
 }
 
 // ranks lists the processes on a machine that are mkrun's, but for the standing agent and this test's launcher.
@@ -172,37 +164,15 @@ func rank(t *testing.T, host string) (pid string) {
 	return pid
 }
 
-// nobody wants that nothing is left on the machines.
-func nobody(t *testing.T) {
+// nobody wants that nothing is left of a job on these machines.
+func nobody(t *testing.T, hosts ...string) {
 	t.Helper()
-	for end := time.Now().Add(settle); ; time.Sleep(100 * time.Millisecond) {
-		left := slices.Concat(ranks(t, "g1"), ranks(t, "g2"))
-		if len(left) == 0 {
-			return
+	var left []string
+	until(t, "the end of all processes of the job", func() bool {
+		left = nil
+		for _, host := range hosts {
+			left = slices.Concat(left, ranks(t, host))
 		}
-		if time.Now().After(end) {
-			t.Fatalf("left after %v: %q", settle, left)
-		}
-	}
-}
-
-// document is the part of a result that tests look at.
-type document struct {
-	Status string `json:"status"`
-	Net    string `json:"net"`
-	Why    string `json:"net_why"`
-	Digest string `json:"digest"`
-}
-
-// product runs a checked product to its end and returns the document.
-func product(t *testing.T, args ...string) document {
-	t.Helper()
-	args = append([]string{"--check", "--json", "ag_gemm", "--m", "96", "--n", "32", "--k", "128"}, args...)
-	j := begin(t, args...)
-	j.want(t, 0)
-	var d document
-	if err := json.Unmarshal([]byte(j.stdout.String()), &d); err != nil || d.Status != "pass" {
-		t.Fatalf("%+v, %v", d, err)
-	}
-	return d
+		return len(left) == 0
+	})
 }
