@@ -157,12 +157,24 @@ __device__ __forceinline__ void consumer_role(const AgGemmParams& p, const GemmS
   TileCursor<Tile> tile;
   RingPosition<Tile> at;
   float sum[Tile::kTileN / 2];
+  TileOutput<Tile> out;
+  uint32_t storing = 0;
+  const auto store_box = [&](int pass) {
+    if (!out.pending) return;
+    if (pass == 0) storing = record.now();
+    if (pushing) {
+      gemm_store_boxes<Tile, 1, 0>(s, group, pass, 0, out, &p.c);
+    } else {
+      gemm_store_boxes<Tile, 1, 1>(s, group, pass, pass % Tile::kStoreBuffers, out, &p.c);
+    }
+    if (pass == Tile::kStorePasses - 1) record.add(MK_EVENT_STORE, out.unit, storing);
+  };
   for (uint32_t unit = units.first; unit < units.end; unit += units.stride) {
     const SplitPart part = split_part(p.split, p.k_steps, unit);
     const uint32_t multiplying = record.now();
-    gemm_multiply<Tile, T>(s, at, group, part.end_step - part.first_step, sum);
+    gemm_multiply<Tile, T>(s, at, group, part.end_step - part.first_step, sum, store_box);
     record.add(MK_EVENT_MULTIPLY, unit, multiplying);
-    const uint32_t storing = record.now();
+    out.pending = false;
     int32_t row = group * kGroupM, column, rows;  // first row of C, and how many from there on are this group's or later's
     if (p.merged) {
       column = static_cast<int32_t>(part.tile) * Tile::kTileN;
@@ -180,8 +192,9 @@ __device__ __forceinline__ void consumer_role(const AgGemmParams& p, const GemmS
       if (p.split.parts > 1) {
         const uint32_t barrier = kBarrierEpilogue + group;
         if (!split_adds(p.split, part, group)) {
+          const uint32_t giving = record.now();
           split_give(p.split, part, group, rows, barrier, sum, *s.epoch());
-          record.add(MK_EVENT_STORE, unit, storing);
+          record.add(MK_EVENT_STORE, unit, giving);
           continue;
         }
         split_take(p.split, part, group, rows, barrier, sum, *s.epoch(), p.wait);
@@ -190,16 +203,27 @@ __device__ __forceinline__ void consumer_role(const AgGemmParams& p, const GemmS
     // A TMA store ends at the last row and, where it is a multiple of 16 bytes, column of C, but not at a segment's last row.
     const bool whole = rows >= kGroupM || row + rows == p.m;
     if (whole && (p.n % 8 == 0 || p.n - column >= Tile::kTileN)) {
-      if (pushing) {
-        gemm_store<Tile, T, 1>(s, group, sum, &p.c, column, row, 0);
-      } else {
-        gemm_store<Tile, T, 2>(s, group, sum, &p.c, column, row, 0);
-      }
+      gemm_pack<Tile, T>(out, sum);
+      out.column = column, out.row = row, out.unit = unit, out.pending = true;
     } else {
+      const uint32_t begun = record.now();
       T* c = static_cast<T*>(p.c_base) + row * p.c_pitch + column;
       gemm_store_direct<Tile, T>(sum, c, p.c_pitch, rows, p.n - column);
+      record.add(MK_EVENT_STORE, unit, begun);
     }
-    record.add(MK_EVENT_STORE, unit, storing);
+  }
+  if (out.pending) {
+    const uint32_t begun = record.now();
+#pragma unroll
+    for (int pass = 0; pass < Tile::kStorePasses; pass += Tile::kStoreBuffers) {
+      if (pushing) {
+#pragma unroll
+        for (int box = 0; box < Tile::kStoreBuffers; ++box) gemm_store_boxes<Tile, 1, 0>(s, group, pass + box, 0, out, &p.c);
+      } else {
+        gemm_store_boxes<Tile, Tile::kStoreBuffers, 0>(s, group, pass, 0, out, &p.c);
+      }
+    }
+    record.add(MK_EVENT_STORE, out.unit, begun);
   }
   if (threadIdx.x % kWarpgroup == 0) ptx::tma_store_wait_all();
 }

@@ -98,27 +98,35 @@ __device__ __forceinline__ void gemm_free_stage(const GemmShared<Tile>& s, int s
 }
 
 // One consumer warpgroup: sums `k_steps` >= 1 steps of a tile. A stage is freed one step late, when the wgmma that
-// read it is known to be done while the next one already runs.
-template <class Tile, typename T>
+// read it is known to be done while the next one already runs. `beside(i)` is called for each i < kStorePasses, under the
+// wgmma of step i where there is one: what it does costs no time there.
+template <class Tile, typename T, class Beside>
 __device__ __forceinline__ void gemm_multiply(const GemmShared<Tile>& s, RingPosition<Tile>& at, int group,
-                                              int k_steps, float (&sum)[Tile::kTileN / 2]) {
+                                              int k_steps, float (&sum)[Tile::kTileN / 2], Beside beside) {
   const uint32_t a_base = ptx::wgmma_descriptor_low(ptx::smem_address(s.a(0)) + group * kGroupM * kRowBytes);
   const uint32_t b_base = ptx::wgmma_descriptor_low(ptx::smem_address(s.b(0)));
   int previous = 0;
-  for (int step = 0; step < k_steps; ++step) {
+  const auto multiply_step = [&](bool first) {
     ptx::mbarrier_wait(s.full(at.stage), at.parity);
     const uint32_t a = a_base + at.stage * (Tile::kStageBytes >> 4), b = b_base + at.stage * (Tile::kStageBytes >> 4);
     ptx::wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < kStepK / 16; ++k) ptx::wgmma_step<Tile::kTileN, T>(sum, a + 2 * k, b + 2 * k, step > 0 || k > 0);
+    for (int k = 0; k < kStepK / 16; ++k) ptx::wgmma_step<Tile::kTileN, T>(sum, a + 2 * k, b + 2 * k, !first || k > 0);
     ptx::wgmma_commit();
-    if (step > 0) {
+    if (!first) {
       ptx::wgmma_wait<1>();
       gemm_free_stage<Tile>(s, previous);
     }
     previous = at.stage;
     at.advance();
+  };
+#pragma unroll
+  for (int i = 0; i < Tile::kStorePasses; ++i) {
+    if (i < k_steps) multiply_step(i == 0);
+    beside(i);
   }
+#pragma unroll 1
+  for (int step = Tile::kStorePasses; step < k_steps; ++step) multiply_step(false);
   ptx::wgmma_wait<0>();
   gemm_free_stage<Tile>(s, previous);
 }
@@ -136,44 +144,56 @@ __device__ __forceinline__ uint32_t pack_pair<__half>(float low, float high) {
   return *reinterpret_cast<const uint32_t*>(&v);
 }
 
-// One consumer warpgroup: converts 64 of its columns and writes them to a swizzled box.
+// The 64 x TileN sums of one consumer warpgroup as pairs of 16-bit elements, on their way to (row, column) of C. A tile is
+// stored while the next one is multiplied, or at once if none follows.
+template <class Tile>
+struct TileOutput {
+  uint32_t pairs[Tile::kTileN / 4];
+  int32_t column, row;
+  uint32_t unit;
+  bool pending = false;
+};
+
 template <class Tile, typename T>
-__device__ __forceinline__ void gemm_fill_box(char* box, int pass, const float (&sum)[Tile::kTileN / 2]) {
+__device__ __forceinline__ void gemm_pack(TileOutput<Tile>& out, const float (&sum)[Tile::kTileN / 2]) {
+#pragma unroll
+  for (int i = 0; i < Tile::kTileN / 4; ++i) out.pairs[i] = pack_pair<T>(sum[2 * i], sum[2 * i + 1]);
+}
+
+// One consumer warpgroup: writes 64 of its columns to a swizzled box.
+template <class Tile>
+__device__ __forceinline__ void gemm_fill_box(char* box, int pass, const uint32_t (&pairs)[Tile::kTileN / 4]) {
   const uint32_t lane = threadIdx.x % 32;
   // stmatrix.x4 takes the addresses of the rows of matrix lane/8: (rows 0-7, 8-15) x (columns 0-7, 8-15).
   const uint32_t row = threadIdx.x % kWarpgroup / 32 * 16 + lane % 16;
   const uint32_t row_at = ptx::smem_address(box) + row * kRowBytes;
 #pragma unroll
-  for (int pair = 0; pair < Tile::kStoreColumns / 16; ++pair) {
-    const float* v = &sum[pass * (Tile::kStoreColumns / 2) + pair * 8];
-    const uint32_t chunk = (pair * 2 + lane / 16) ^ (row % 8);
-    ptx::stmatrix_x4(row_at + chunk * 16, pack_pair<T>(v[0], v[1]), pack_pair<T>(v[2], v[3]), pack_pair<T>(v[4], v[5]),
-                     pack_pair<T>(v[6], v[7]));
+  for (int i = 0; i < Tile::kStoreColumns / 16; ++i) {
+    const uint32_t* v = &pairs[pass * (Tile::kStoreColumns / 4) + i * 4];
+    const uint32_t chunk = (i * 2 + lane / 16) ^ (row % 8);
+    ptx::stmatrix_x4(row_at + chunk * 16, v[0], v[1], v[2], v[3]);
   }
 }
 
-// One consumer warpgroup: stores its 64 x TileN sums at (row, column) of shard `shard` of C, `Boxes` boxes of 64 columns
-// at a time. Thread 0 of the group owns the bulk groups.
-template <class Tile, typename T, int Boxes>
-__device__ __forceinline__ void gemm_store(const GemmShared<Tile>& s, int group, const float (&sum)[Tile::kTileN / 2],
-                                           const CUtensorMap* c, int column, int row, int shard) {
-  static_assert(Tile::kStorePasses % Boxes == 0 && Boxes <= Tile::kStoreBuffers);
+// One consumer warpgroup: stores boxes `pass` to `pass` + Boxes - 1, of 64 columns each, through the store buffers from
+// `buffer` on, of which the newest `Reading` groups may still be read. Thread 0 of the group owns the bulk groups.
+template <class Tile, int Boxes, int Reading>
+__device__ __forceinline__ void gemm_store_boxes(const GemmShared<Tile>& s, int group, int pass, int buffer,
+                                                 const TileOutput<Tile>& out, const CUtensorMap* c) {
+  static_assert(Boxes + Reading <= Tile::kStoreBuffers);
   const bool issues = threadIdx.x % kWarpgroup == 0;
   const uint32_t barrier = kBarrierEpilogue + group;
+  if (issues) ptx::tma_store_wait_read<Reading>();
+  ptx::named_barrier(barrier, kWarpgroup);
 #pragma unroll
-  for (int pass = 0; pass < Tile::kStorePasses; pass += Boxes) {
-    if (issues) ptx::tma_store_wait_read<0>();
-    ptx::named_barrier(barrier, kWarpgroup);
+  for (int box = 0; box < Boxes; ++box) gemm_fill_box<Tile>(s.store(group, buffer + box), pass + box, out.pairs);
+  ptx::fence_async_shared();
+  ptx::named_barrier(barrier, kWarpgroup);
+  if (issues) {
 #pragma unroll
-    for (int box = 0; box < Boxes; ++box) gemm_fill_box<Tile, T>(s.store(group, box), pass + box, sum);
-    ptx::fence_async_shared();
-    ptx::named_barrier(barrier, kWarpgroup);
-    if (issues) {
-#pragma unroll
-      for (int box = 0; box < Boxes; ++box)
-        ptx::tma_store(c, s.store(group, box), column + (pass + box) * Tile::kStoreColumns, row, shard);
-      ptx::tma_store_commit();
-    }
+    for (int box = 0; box < Boxes; ++box)
+      ptx::tma_store(c, s.store(group, buffer + box), out.column + (pass + box) * Tile::kStoreColumns, out.row, 0);
+    ptx::tma_store_commit();
   }
 }
 
