@@ -127,7 +127,6 @@ step 30 launch.log "${launch[@]}" --ppn "$ranks" --iters 20 ag_gemm --m 2048 --n
 step 30 launch.log "${launch[@]}" --ppn "$ranks" --iters 20 ag_gemm --m 1001 --n 333 --k 520 --dtype fp16
 
 # Ranks that share a GPU, on one node and on two emulated ones, by both kinds of links.
-net=(--net-bandwidth 50 --net-latency 2us)
 if begin_sharing; then
   if [ "$ranks" -lt 2 ]; then
     step 40 shared.log "${check[@]}" 2 brief
@@ -140,8 +139,8 @@ if begin_sharing; then
   [ "$ranks" -lt 2 ] || step 90 shared.log "${check[@]}" 8 brief
   for link in cx7 efa; do step 60 shared-nodes.log "${check[@]}" 4 brief 2 2 1 "$link"; done
   step 30 shared-launch.log "${launch[@]}" --ppn $((2 * ranks)) --share-gpus --iters 20 ag_gemm --m 2048 --n 512 --k 2048 --timeline "$work/shared"
-  step 30 shared-launch.log "${launch[@]}" --nodes 2 --ppn "$ranks" --share-gpus --iters 20 ag_gemm --m 2048 --n 512 --k 2048 --chunks 4 "${net[@]}"
-  step 30 shared-launch.log "${launch[@]}" --nodes 2 --ppn 2 --share-gpus --iters 20 ag_gemm --m 1001 --n 333 --k 520 --chunks 2 "${net[@]}" --net-reorder
+  step 30 shared-launch.log "${launch[@]}" --nodes 2 --ppn "$ranks" --share-gpus --iters 20 ag_gemm --m 2048 --n 512 --k 2048 --chunks 4 --net-mode cx7
+  step 30 shared-launch.log "${launch[@]}" --nodes 2 --ppn 2 --share-gpus --iters 20 ag_gemm --m 1001 --n 333 --k 520 --chunks 2 --net-mode efa
   step 40 fuzz.log "${check[@]}" 2 fuzz 1 1 2
   for link in cx7 efa; do step 40 fuzz.log "${check[@]}" 4 fuzz 2 2 3 "$link"; done
   step 60 shared-nodes.log "${check[@]}" 16 brief 1 2
