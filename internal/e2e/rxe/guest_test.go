@@ -37,7 +37,7 @@ func run(host, script string) (string, error) {
 	defer func() { _ = conn.Close() }()
 	_ = conn.SetDeadline(time.Now().Add(patience))
 	const end = "\nstatus "
-	if _, err := fmt.Fprintf(conn, "(%s) 2>&1; echo; echo status $?; exit\n", script); err != nil {
+	if _, err := fmt.Fprintf(conn, "(%s) 2>&1; s=$?; echo; echo status $s; exit\n", script); err != nil {
 		return "", err
 	}
 	out, err := io.ReadAll(conn)
@@ -111,11 +111,15 @@ func pull(t *testing.T) (plug func()) {
 func ready(t *testing.T) {
 	t.Helper()
 	for number, host := range []string{"g1", "g2"} {
-		var last string
-		until(t, host+" as it should be: "+last, func() bool {
-			var err error
-			last, err = run(host, fmt.Sprintf(`nc -w 1 %s 7611 </dev/null && for n in 0 1; do
-				grep ACTIVE /sys/class/infiniband/rxe$n/ports/1/state && grep -s ffff:0a09:0$((n+1))0%d /sys/class/infiniband/rxe$n/ports/1/gids/* &&
+		var err error
+		defer func() {
+			if t.Failed() {
+				t.Log(err)
+			}
+		}()
+		until(t, host+" as it should be", func() bool {
+			_, err = run(host, fmt.Sprintf(`nc -w 1 %s 7611 </dev/null && for n in 0 1; do
+				grep ACTIVE /sys/class/infiniband/rxe$n/ports/1/state && cat /sys/class/infiniband/rxe$n/ports/1/gids/* 2>/dev/null | grep ffff:0a09:0$((n+1))0%d &&
 				! tc qdisc show dev eth$((n+1)) | grep netem || exit 1; done`, host, number+1))
 			return err == nil && len(ranks(t, host)) == 0
 		})
