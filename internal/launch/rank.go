@@ -29,6 +29,7 @@ type Place struct {
 	Address string // of its node, to listen on
 	NICs    engine.NICs
 	Ports   ports.Range
+	Failed  func(report []byte, err error) // ends the job for what made the rank fail, before the rank ends
 }
 
 // Execute runs what a job is for on one rank and returns the rank's report, also, as far as it goes, of a run that failed.
@@ -72,16 +73,25 @@ func Rank(ctx context.Context, stderr io.Writer, execute Execute) int {
 			at.Address = n.GetAddress()
 		}
 	}
-	report, err := execute(ctx, info.Run, at, rank)
-	if err == nil {
-		err = rank.Report(ctx, report)
-	} else if report != nil {
-		// What the rank had found out is worth having, whatever ended it. Where it cannot be told any more, the reason is what counts.
-		tell, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveLimit)
-		_ = rank.Report(tell, report)
-		cancel()
+	status := 0 // once it is known
+	at.Failed = func(report []byte, err error) {
+		if status != 0 {
+			return // a consequence of what was told
+		}
+		if report != nil {
+			// What the rank had found out is worth having, whatever ended it. Where it cannot be told any more, the reason is what counts.
+			tell, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveLimit)
+			_ = rank.Report(tell, report)
+			cancel()
+		}
+		status = leave(ctx, rank, stderr, err)
 	}
-	return leave(ctx, rank, stderr, err)
+	report, err := execute(ctx, info.Run, at, rank)
+	if err != nil {
+		at.Failed(report, err)
+		return status
+	}
+	return leave(ctx, rank, stderr, rank.Report(ctx, report))
 }
 
 var errAborted = errors.New("the job was aborted")

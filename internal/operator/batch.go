@@ -44,11 +44,16 @@ func DecodeAll(b []byte) ([]RunSpec, error) {
 func RunAll(ctx context.Context, eng engine.Engine, specs []RunSpec, at Rank) ([]RankResult, error) {
 	var results []RankResult
 	boot := at.Bootstrap
+	failed := at.Failed
 	for i, spec := range specs {
+		where := func(err error) error { return fmt.Errorf("run %d of %d: %w", i+1, len(specs), err) }
 		at.Bootstrap = numbered{boot, i}
+		if failed != nil {
+			at.Failed = func(result RankResult, err error) { failed(result, where(err)) }
+		}
 		result, err := Run(ctx, eng, spec, at)
 		if err != nil {
-			return results, fmt.Errorf("run %d of %d: %w", i+1, len(specs), err)
+			return results, where(err)
 		}
 		results = append(results, result)
 	}

@@ -62,6 +62,7 @@ type Rank struct {
 	NICs       engine.NICs // near it
 	ListenAddr string      // IP address where the rank takes connections of other nodes; "" = loopback
 	Bootstrap  engine.Bootstrap
+	Failed     func(RankResult, error) // if not nil: told of a failed run before what it used is closed, which may take long
 }
 
 // generations is the number of calls on data of their own that are checked.
@@ -77,12 +78,16 @@ func Run(ctx context.Context, eng engine.Engine, spec RunSpec, at Rank) (RankRes
 	result := RankResult{Rank: at.Rank, Status: Error, Engine: eng.Name()}
 	err := run(ctx, eng, spec, at, &result)
 	if err != nil {
-		result.Status, result.Reason = Error, err.Error()
-		if lost := (*engine.PeerError)(nil); errors.As(err, &lost) {
-			result.LostPeer = &lost.Peer
-		}
+		result.fail(err)
 	}
 	return result, err
+}
+
+func (r *RankResult) fail(err error) {
+	r.Status, r.Reason = Error, err.Error()
+	if lost := (*engine.PeerError)(nil); errors.As(err, &lost) {
+		r.LostPeer = &lost.Peer
+	}
 }
 
 // session is a run in progress.
@@ -126,7 +131,14 @@ func run(ctx context.Context, eng engine.Engine, spec RunSpec, at Rank, result *
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, in.Close()) }()
+	defer func() {
+		// A NIC that fails may hold up its own closing.
+		if err != nil && at.Failed != nil {
+			result.fail(err)
+			at.Failed(*result, err)
+		}
+		err = errors.Join(err, in.Close())
+	}()
 
 	if networked, ok := in.(engine.Networked); ok {
 		result.Net, result.NetWhy = networked.Network()

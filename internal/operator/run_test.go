@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -161,6 +162,45 @@ func (i *tampered) Output(name string) ([]uint16, error) {
 		i.calls++
 	}
 	return out, err
+}
+
+// broken is an engine whose runs fail. It tells of its end.
+type broken struct {
+	engine.Engine
+	closed func()
+}
+
+func (b broken) Open(ctx context.Context, cfg engine.Config) (engine.Instance, error) {
+	in, err := b.Engine.Open(ctx, cfg)
+	return &brokenRun{Instance: in, closed: b.closed}, err
+}
+
+type brokenRun struct {
+	engine.Instance
+	closed func()
+}
+
+func (*brokenRun) Run(context.Context) (engine.Stats, error) { return engine.Stats{}, errBroken }
+
+func (b *brokenRun) Close() error {
+	b.closed()
+	return b.Instance.Close()
+}
+
+var errBroken = errors.New("the NIC is gone")
+
+// A failure is told before anything is closed: a NIC may hold that up for a minute, while the others wait to hear.
+func TestFailureIsToldBeforeClosing(t *testing.T) {
+	boot := enginetest.NewWorld(1)
+	var events []string
+	at := Rank{Bootstrap: boot.Rank(0), Failed: func(_ RankResult, err error) { events = append(events, "told: "+err.Error()) }}
+	_, err := Run(t.Context(), broken{cpu.New(), func() { events = append(events, "closed") }}, testSpec(plan.Shape{M: 8, N: 8, K: 8}, 1), at)
+	if !errors.Is(err, errBroken) || !slices.Equal(events, []string{"told: " + errBroken.Error(), "closed"}) {
+		t.Errorf("%v; %q", err, events)
+	}
+	if err := boot.Close(); err != nil {
+		t.Error(err)
+	}
 }
 
 // Each fault must fail the check on the rank that has it, and on no other.

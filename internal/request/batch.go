@@ -25,7 +25,10 @@ func executeAll(ctx context.Context, run []byte, at launch.Place, boot engine.Bo
 	if err != nil {
 		return nil, err
 	}
-	results, err := operator.RunAll(ctx, eng, specs, operator.Rank{Rank: at.Rank, NICs: at.NICs, ListenAddr: at.Address, Ports: at.Ports, Bootstrap: boot})
+	results, err := operator.RunAll(ctx, eng, specs, operator.Rank{
+		Rank: at.Rank, NICs: at.NICs, ListenAddr: at.Address, Ports: at.Ports, Bootstrap: boot,
+		Failed: func(_ operator.RankResult, err error) { at.Failed(nil, err) },
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -27,7 +27,14 @@ func Execute(ctx context.Context, run []byte, at launch.Place, boot engine.Boots
 	if err != nil {
 		return nil, err
 	}
-	result, err := operator.Run(ctx, eng, spec, operator.Rank{Rank: at.Rank, NICs: at.NICs, ListenAddr: at.Address, Ports: at.Ports, Bootstrap: boot})
+	return encode(operator.Run(ctx, eng, spec, operator.Rank{
+		Rank: at.Rank, NICs: at.NICs, ListenAddr: at.Address, Ports: at.Ports, Bootstrap: boot,
+		Failed: func(result operator.RankResult, err error) { at.Failed(encode(result, err)) },
+	}))
+}
+
+// encode makes a rank's report of its result; of a run that failed, if it is known what that was made of.
+func encode(result operator.RankResult, err error) ([]byte, error) {
 	if err != nil && result.Net == "" && result.Settings == nil {
 		return nil, err
 	}
@@ -35,7 +42,7 @@ func Execute(ctx context.Context, run []byte, at launch.Place, boot engine.Boots
 	if encodeErr != nil {
 		return nil, errors.Join(err, fmt.Errorf("encoding the result: %w", encodeErr))
 	}
-	return encoded, err // of a run that failed: what it was made of
+	return encoded, err
 }
 
 // engineOf opens the engine that a run is for.
