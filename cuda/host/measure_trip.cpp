@@ -45,11 +45,13 @@ struct Heaps {
   std::unique_ptr<Pinned> host;
 
   Heaps(int gpu, bool on_device) {
-    if (on_device)
+    if (on_device) {
       device = std::make_unique<Memory>(gpu, 2 * kHeapBytes);
-    else
+      check_cuda(cudaMemset(at(0), 0, 2 * kHeapBytes), "clearing");
+    } else {
       host = std::make_unique<Pinned>(2 * kHeapBytes);
-    check_cuda(cudaMemset(at(0), 0, 2 * kHeapBytes), "clearing");
+      std::fill_n(at(0), 2 * kHeapBytes, char{0});
+    }
   }
   char* at(int rank) const { return (device ? device->at() : host->at()) + rank * kHeapBytes; }
 };
