@@ -255,6 +255,7 @@ __device__ __forceinline__ void ag_gemm_body(const AgGemmParams& p, const Record
   const GemmShared<Tile> s(raw_shared);
   const int64_t start = clock64();
   const int warp = threadIdx.x / 32;
+  uint64_t epoch = 0;
   if (threadIdx.x == kLoadWarp * 32) {
     recording.begin();
     ptx::tma_prefetch_map(&p.a);
@@ -262,15 +263,16 @@ __device__ __forceinline__ void ag_gemm_body(const AgGemmParams& p, const Record
     ptx::tma_prefetch_map(&p.c);
     gemm_init_barriers<Tile>(s);
   } else if (threadIdx.x == kEpochWarp * 32) {
-    *s.epoch() = current_epoch(p.wait);
+    epoch = current_epoch(p.wait);
   }
   __syncwarp();
-  // The warp that made the mbarriers starts to load while the others still come; for others' CTAs it has to wait for them.
-  if constexpr (Tile::kCluster > 1) {
-    ptx::cluster_sync();
-  } else if (warp == kLoadWarp) {
+  if constexpr (Tile::kCluster > 1) ptx::cluster_sync();  // loads arrive at the other CTA's mbarriers, too
+  // The loading warp, which made the mbarriers, goes ahead while the epoch is still on its way.
+  if (warp == kLoadWarp) {
     ptx::named_barrier_arrive(kBarrierReady, kThreads);
   } else {
+    if (threadIdx.x == kEpochWarp * 32) *s.epoch() = epoch;
+    __syncwarp();
     ptx::named_barrier(kBarrierReady, kThreads);
   }
 
