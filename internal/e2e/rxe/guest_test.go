@@ -113,8 +113,8 @@ func ready(t *testing.T) {
 	for number, host := range []string{"g1", "g2"} {
 		var err error
 		defer func() {
-			if t.Failed() {
-				t.Log(err)
+			if err != nil {
+				t.Log(host, err)
 			}
 		}()
 		until(t, host+" as it should be", func() bool {
