@@ -6,8 +6,8 @@ ROUNDS=3
 # perftest PROGRAM SIZE COUNT COLUMN UNIT: runs it from g2 to g1 and prints a column of its result, times a unit (its MB
 # are 2^20).
 perftest() {
-  "$1" -d rxe0 -u 18 -F -s "$2" -n "$3" >/dev/null 2>&1 &
-  sleep 0.5
+  timeout 120 "$1" -d rxe0 -u 18 -F -s "$2" -n "$3" >/dev/null 2>&1 &
+  until cat /proc/net/tcp /proc/net/tcp6 | grep -q ':4853 .* 0A '; do sleep 0.1; done # it listens at port 18515
   echo "$1 -d rxe0 -u 18 -F -s $2 -n $3 10.9.1.1 2>&1; exit" | nc g2 23 | awk -v size="$2" -v column="$4" -v unit="$5" '$1 == size { print $column * unit }'
   wait
 }
@@ -19,7 +19,7 @@ while [ $round -lt $ROUNDS ]; do
   for size in 4096:300 65536:60 1048576:8; do
     echo "perftest $((${size%:*} / 1024)) $(perftest ib_write_bw "${size%:*}" "${size#*:}" 4 1.048576)"
   done
-  mkrun launch --agent standing -H g1,g2 --tag none -- net-bench -r 1 -t 500 ibverbs:rxe0 |
+  mkrun launch --agent standing -H g1,g2 --iface eth0 --silence 1m --tag none -- net-bench -r 1 -t 500 ibverbs:rxe0 |
     awk '/latency/ { print "mknet latency", $6 } / KiB / { print "mknet", $1, $3 } /messages/ { print "mknet rate", $6 }'
 done >/results
 awk '
@@ -35,6 +35,6 @@ awk '
       name = order[i]
       ours = median(values["mknet", name]); theirs = median(values["perftest", name])
       unit = name == "latency" ? "us" : name == "rate" ? "1000/s" : "KiB, MB/s"
-      printf "%-28s %12s %12s %8s  %s |%s\n", name " " unit, ours, theirs, theirs > 0 ? sprintf("%.2f", ours / theirs) : "-", values["mknet", name], values["perftest", name]
+      printf "%-28s %12s %12s %8s  %s |%s\n", name " " unit, ours, theirs, (theirs > 0 ? sprintf("%.2f", ours / theirs) : "-"), values["mknet", name], values["perftest", name]
     }
   }' /results
