@@ -136,9 +136,13 @@ void complete_ag_gemm(mk_ag_gemm_config& c, const mk_ag_gemm_args& a, const AgGe
   const int64_t shard = ceil_div(a.m, machine.world);
   // Ranks that share a GPU wait for one another inside their kernels, so all must fit at once; MPS limits the SMs of a
   // rank, but may give two ranks the same ones.
+  const int share = std::max(1, machine.sms / machine.sharers);
   const bool all_ctas = c.ctas == 0;
-  if (all_ctas) c.ctas = std::max(1, machine.sms / machine.sharers);
+  if (all_ctas) c.ctas = share;
   if (c.ctas < 0) fail(MK_ERROR_ARGUMENT, "ctas is %d", c.ctas);
+  if (machine.sharers > 1 && c.ctas > share)
+    fail(MK_ERROR_ARGUMENT, "ctas is %d; the ranks that share a GPU wait for one another, so each of %d may take %d of its %d SMs",
+         c.ctas, machine.sharers, share, machine.sms);
   if (c.mover == MK_MOVER_AUTO)
     c.mover = shard * a.k * 2 >= kCopyEngineBytes && machine.sharers == 1 && !machine.passes_on ? MK_MOVER_CE : MK_MOVER_SM;
   if (c.mover != MK_MOVER_SM && c.mover != MK_MOVER_CE) fail(MK_ERROR_ARGUMENT, "mover %d is unknown", c.mover);

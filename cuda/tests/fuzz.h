@@ -17,8 +17,9 @@ struct Draw {
 
 class Fuzz {
  public:
-  // `copies`: the copy engine can serve these ranks.
-  Fuzz(uint64_t seed, int world, bool copies) : state_(seed * 0xD1B54A32D192ED03ull), world_(world), copies_(copies) {}
+  // `copies`: the copy engine can serve these ranks. `most_ctas`: of one rank; fewer where ranks share a GPU.
+  Fuzz(uint64_t seed, int world, bool copies, int most_ctas = 132)
+      : state_(seed * 0xD1B54A32D192ED03ull), world_(world), copies_(copies), most_ctas_(most_ctas) {}
 
   Draw next() {
     Draw d = {};
@@ -32,7 +33,7 @@ class Fuzz {
     c.mover = static_cast<int32_t>(below(copies_ ? 3 : 2));
     c.tile_n = pick({0, 128, 256});
     c.cluster = pick({0, 1, 2});
-    c.ctas = one_in(2) ? 0 : 2 + static_cast<int32_t>(below(130));
+    c.ctas = one_in(2) ? 0 : std::min(most_ctas_, 2 + static_cast<int32_t>(below(130)));
     c.raster_group = one_in(2) ? 0 : 1 + static_cast<int32_t>(below(24));
     c.split_k = one_in(2) ? 0 : 1;
     if (c.mover == MK_MOVER_SM) {
@@ -66,6 +67,7 @@ class Fuzz {
   uint64_t state_;
   int64_t world_;
   bool copies_;
+  int32_t most_ctas_;
 };
 
 }  // namespace test

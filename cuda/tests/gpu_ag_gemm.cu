@@ -162,7 +162,10 @@ struct Suite {
 
   // Random shapes and settings, one call each, all on one operator. A failure names the call: the same seed makes it again.
   void fuzz(int calls) {
-    test::Fuzz draws(seed, rank.world, copies);
+    int gpus = 0, sms = 0;
+    cuda(cudaGetDeviceCount(&gpus), "counting GPUs");
+    cuda(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, rank.rank % gpus), "counting SMs");
+    test::Fuzz draws(seed, rank.world, copies, sms / ((rank.world + gpus - 1) / gpus));
     for (int call = 0; call < calls; ++call) {
       const test::Draw d = draws.next();
       const Problem p{d.m, d.n, d.k, d.extra};

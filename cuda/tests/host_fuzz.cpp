@@ -23,7 +23,7 @@ namespace {
 alignas(16) char operand[64];
 
 // What the library makes of a drawn call on this rank count, or why it refuses.
-std::string refusal(const test::Draw& d, int world, bool passes_on, mk_ag_gemm_config* made) {
+std::string refusal(const test::Draw& d, int world, int sharers, bool passes_on, mk_ag_gemm_config* made) {
   mk_ag_gemm_args a;
   MK_INIT(&a);
   a.m = d.m, a.n = d.n, a.k = d.k, a.a = a.b = a.c = operand;
@@ -32,7 +32,7 @@ std::string refusal(const test::Draw& d, int world, bool passes_on, mk_ag_gemm_c
   MK_INIT(&capacity);
   capacity.max_m = std::max(8192, 1024 * world), capacity.max_k = 8192;  // as gpu_ag_gemm makes its operator
   AgGemmMachine machine;
-  machine.sms = 132, machine.world = world, machine.sharers = 1, machine.passes_on = passes_on;
+  machine.sms = 132, machine.world = world, machine.sharers = sharers, machine.passes_on = passes_on;
   *made = d.config;
   try {
     check_ag_gemm(a, capacity, world);
@@ -69,11 +69,21 @@ TEST(random_calls_are_ones_that_the_library_takes) {
       test::Fuzz fuzz(7, world, copies && world > 1);
       for (int i = 0; i < 5000; ++i) {
         mk_ag_gemm_config made;
-        const std::string why = refusal(fuzz.next(), world, world > 1 && !copies, &made);
+        const std::string why = refusal(fuzz.next(), world, 1, world > 1 && !copies, &made);
         if (!why.empty()) printf("draw %d of world %d: %s\n", i, world, why.c_str());
         CHECK(why.empty());
       }
     }
+}
+
+TEST(random_calls_of_ranks_that_share_a_gpu_fit_on_it) {
+  for (const int world : {2, 4, 16}) {
+    test::Fuzz fuzz(7, world, false, 132 / world);
+    for (int i = 0; i < 1000; ++i) {
+      mk_ag_gemm_config made;
+      CHECK(refusal(fuzz.next(), world, world, false, &made).empty() && made.ctas * world <= 132);
+    }
+  }
 }
 
 TEST(random_calls_reach_tails_and_all_settings) {
@@ -88,7 +98,7 @@ TEST(random_calls_reach_tails_and_all_settings) {
       CHECK(same(d, again.next()));
       differs = differs || !same(d, other.next());
       mk_ag_gemm_config made;
-      CHECK(refusal(d, kWorld, false, &made).empty());
+      CHECK(refusal(d, kWorld, 1, false, &made).empty());
       kinds.insert({made.mover, made.tile_n, made.cluster});
       const int64_t shard = d.m / kWorld;
       m_tail += shard > kTileM && shard % kTileM != 0, n_tail += d.n > made.tile_n && d.n % made.tile_n != 0;

@@ -130,6 +130,12 @@ TEST(ranks_that_share_a_gpu_are_kept_from_the_copy_engine) {
   MK_INIT(&c);
   c.mover = MK_MOVER_CE;
   CHECK(has(message([&] { complete_ag_gemm(c, problem(8192, 4096, 8192), {4, 66, 2}); }), "share a GPU"));
+  // One rank's CTAs would wait for another's that find no SM.
+  MK_INIT(&c);
+  c.ctas = 33;
+  complete_ag_gemm(c, problem(8192, 4096, 8192), {4, 66, 2});
+  c.ctas = 34;
+  CHECK(has(message([&] { complete_ag_gemm(c, problem(8192, 4096, 8192), {4, 66, 2}); }), "each of 2 may take 33 of its 66 SMs"));
 }
 
 TEST(heap_offsets_are_aligned_and_bounded) {
