@@ -28,7 +28,7 @@ die() {
 }
 
 # newest: the folder of the newest unpacked kernel, nothing if there is none.
-newest() { find "$kernels" -mindepth 1 -maxdepth 1 -name 'linux-image-*' 2>/dev/null | sort -V | tail -n 1; }
+newest() { { find "$kernels" -mindepth 1 -maxdepth 1 -name 'linux-image-*' 2>/dev/null || :; } | sort -V | tail -n 1; }
 
 # kernel: fetches and unpacks a kernel that has rdma_rxe, unless there is one. The package that linux-image-amd64 names
 # moves with security updates.
