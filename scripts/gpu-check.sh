@@ -55,7 +55,7 @@ if [ -z "$show" ]; then
     [ -e "$file" ] || { say "$file is not there: run 'make build cuda' first"; exit 2; }
   done
   mkdir -p "$out" || exit 2
-  rm -f "$out"/*.log "$out"/*.json "$out"/steps.tsv
+  rm -f "$out"/*.log "$out"/*.json "$out"/{gemm,ag}-*.txt "$out"/{steps.tsv,table.txt}
 fi
 
 # step SECONDS LOG COMMAND...: runs a command, its output into a log; several may share one.
@@ -157,11 +157,11 @@ if [ "$ranks" -gt 1 ]; then
     --json "$out/ag-nodes.json"
 fi
 if [ -n "$show" ] || command -v compute-sanitizer > /dev/null; then
-  for tool in memcheck synccheck racecheck; do step 100 "$tool.log" compute-sanitizer --tool "$tool" "${check[@]}" 1 quick; done
+  for tool in memcheck synccheck racecheck; do step 100 "$tool.log" compute-sanitizer --tool "$tool" --error-exitcode 1 "${check[@]}" 1 quick; done
 fi
 [ -z "$show" ] || exit 0
 
-grep -h -E "WRONG|FAILED|failed" "$out"/*.txt && failed=1
+grep -s -h -E "WRONG|FAILED|failed" "$out"/{gemm,ag}-*.txt && failed=1
 python3 scripts/gpu/report.py "$out" > "$out/table.txt" || failed=1
 head -n 60 "$out/table.txt"
 say "$SECONDS s; logs in $out"

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -238,7 +239,8 @@ func TestGPUScriptOnCPU(t *testing.T) {
 }
 
 // checkRun runs the script for one or two GPUs in a tree of its own, with programs that only say that all is well; the first
-// command line that begins with `fails` fails. It returns the exit status, the lines of steps.tsv and what was said.
+// command line that begins with `fails` fails. A run before has left its files. It returns the exit status, the lines of
+// steps.tsv and what was said, with an N for the seconds that a step took.
 func checkRun(t *testing.T, gpus int, fails string, args ...string) (status int, steps, said string) {
 	t.Helper()
 	readScripts(t)
@@ -258,12 +260,22 @@ func checkRun(t *testing.T, gpus int, fails string, args ...string) (status int,
 			t.Fatal(err)
 		}
 	}
+	failing := func(text string) string {
+		return strings.ReplaceAll(text, "FAILS", strings.ReplaceAll(fails, " ", `\ `))
+	}
 	for _, path := range []string{"bin/mkrun", "build/gpu_ag_gemm", "build/gpu_measure", "build/example_ag_gemm", "build/libmkernel.so", "build/plans/written"} {
-		program(filepath.Join(root, path), strings.ReplaceAll(well, "FAILS", strings.ReplaceAll(fails, " ", `\ `)))
+		program(filepath.Join(root, path), failing(well))
+	}
+	for _, name := range []string{"table.txt", "gemm-eager.txt"} {
+		program(filepath.Join(root, "build/gpu-check", name), "0 failed")
 	}
 	program(filepath.Join(bin, "nvidia-smi"), fmt.Sprintf(`[ "$1" = -L ] || exit 0; for i in $(seq %d); do echo "GPU $i: H200"; done`, gpus))
 	program(filepath.Join(bin, "nvidia-cuda-mps-control"), `echo "$* $(test -t 0 || cat)" >> "`+root+`/mps"`)
-	program(filepath.Join(bin, "compute-sanitizer"), `echo "ERROR SUMMARY: 0 errors"`)
+	const sanitizer = `case "compute-sanitizer $*" in FAILS*) ;; *) echo "ERROR SUMMARY: 0 errors"; exit ;; esac
+while [ $# -gt 0 ] && [ "$1" != --error-exitcode ]; do shift; done
+echo "ERROR SUMMARY: 1 errors"
+exit "${2:-0}"`
+	program(filepath.Join(bin, "compute-sanitizer"), failing(sanitizer))
 	program(filepath.Join(bin, "python3"), `case "$*" in *report.py*) exec /usr/bin/env -i PATH="$OLDPATH" python3 "$@" ;; esac`)
 	if err := os.Symlink(scripts, filepath.Join(root, "scripts")); err != nil {
 		t.Fatal(err)
@@ -280,25 +292,31 @@ func checkRun(t *testing.T, gpus int, fails string, args ...string) (status int,
 			t.Errorf("MPS: %q, %v", mps, err)
 		}
 	}
-	return cmd.ProcessState.ExitCode(), string(data), string(text)
+	steps = regexp.MustCompile(`(?m)^(\S+\t\S+\t)\d+\t`).ReplaceAllString(string(data), "${1}N\t")
+	said = regexp.MustCompile(`, after \d+ s: `).ReplaceAllString(string(text), ", after N s: ")
+	return cmd.ProcessState.ExitCode(), steps, said
 }
 
 // One GPU is enough; what fails is told and the rest goes on; what no time is left for is said.
 func TestCheckScriptRuns(t *testing.T) {
 	for _, gpus := range []int{1, 2} {
 		status, steps, said := checkRun(t, gpus, "nothing")
-		if status != 0 || !strings.Contains(steps, "shared-nodes\tok\t0\tbuild/gpu_ag_gemm 4 brief 2 2 1 efa\n") || strings.Count(said, "\n") > 60 ||
+		if status != 0 || !strings.Contains(steps, "shared-nodes\tok\tN\tbuild/gpu_ag_gemm 4 brief 2 2 1 efa\n") || strings.Count(said, "\n") > 60 ||
 			!strings.Contains(said, "check  fuzz          4 of 4 in ") {
 			t.Errorf("%d GPUs: status %d\n%s\n%s", gpus, status, said, steps)
 		}
 	}
 	status, steps, said := checkRun(t, 1, "gpu_ag_gemm 4 brief 2 2")
-	if status != 1 || !strings.Contains(said, "check  shared-nodes  3 of 5 in ") || !strings.Contains(said, "failed shared-nodes, after 0 s: build/gpu_ag_gemm 4 brief 2 2 1 efa\n") ||
+	if status != 1 || !strings.Contains(said, "check  shared-nodes  3 of 5 in ") || !strings.Contains(said, "failed shared-nodes, after N s: build/gpu_ag_gemm 4 brief 2 2 1 efa\n") ||
 		!strings.Contains(steps, "racecheck\tok\t") {
 		t.Errorf("status %d\n%s\n%s", status, said, steps)
 	}
+	status, steps, said = checkRun(t, 1, "compute-sanitizer --tool racecheck")
+	if status != 1 || !strings.Contains(steps, "memcheck\tok\tN\t") || !strings.Contains(steps, "racecheck\tfailed\tN\t") {
+		t.Errorf("status %d\n%s\n%s", status, said, steps)
+	}
 	status, steps, said = checkRun(t, 1, "nothing", "--seconds", "2")
-	if status != 1 || strings.Contains(steps, "\tok\t") || !strings.Contains(said, "skipped right, after 0 s: build/gpu_ag_gemm 1\n") {
+	if status != 1 || strings.Contains(steps, "\tok\t") || !strings.Contains(said, "skipped right, after N s: build/gpu_ag_gemm 1\n") {
 		t.Errorf("status %d\n%s\n%s", status, said, steps)
 	}
 	for _, args := range [][]string{{"--seconds", "x"}, {"--seconds"}, {"--nothing"}, {"a", "b"}} {
