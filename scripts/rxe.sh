@@ -37,7 +37,7 @@ kernel() {
   [ -z "$(newest)" ] || return 0
   mkdir -p "$kernels"
   [ "$(id -u)" -ne 0 ] || apt-get update -qq || : # an old index names packages that are gone
-  package=$(apt-cache depends linux-image-amd64 2>/dev/null | awk '/Depends: linux-image/ { print $2; exit }')
+  package=$(apt-cache depends linux-image-amd64 2>/dev/null | awk '/Depends: linux-image/ { print $2; exit }') || :
   [ -n "$package" ] || die "apt knows no linux-image-amd64: run apt-get update"
   part=$(mktemp -d "$kernels/.part.XXXXXX")
   (cd "$part" && apt-get download -qq "$package" && dpkg-deb --fsys-tarfile ./*.deb |
@@ -54,7 +54,7 @@ kernel() {
 # add_program ROOT FILE: copies a program and the shared libraries that it names.
 add_program() {
   local library
-  cp -L -- "$2" "$1/bin/"
+  cp -L --remove-destination -- "$2" "$1/bin/" # not into busybox, where that has an applet of this name
   { ldd "$2" 2>/dev/null || true; } | awk '{ for (i = 1; i <= NF; i++) if ($i ~ /^\//) print $i }' |
     while read -r library; do
       mkdir -p "$1${library%/*}"
