@@ -118,7 +118,8 @@ typedef struct mk_ag_gemm_config {
   int32_t mover;         /* mk_mover */
   int32_t tile_n;        /* 128 or 256 */
   int32_t cluster;       /* 1 or 2 */
-  int32_t ctas;          /* persistent CTAs; at most what can be resident */
+  int32_t ctas;          /* persistent CTAs; at most what can be resident; more than its share of the SMs is refused to a rank
+                          that shares its GPU */
   int32_t raster_group;  /* tiles of M walked together */
   int32_t push_ctas;     /* sm: CTAs that push beside computing */
   int32_t push_group;    /* row blocks announced together before K moves on */
