@@ -3,6 +3,7 @@
 // Roles of a CTA:   warp 0            producer: asks the gate, loads A and B by TMA
 //                   warp 1            push: sends the own shard to the peers (mover `sm`), else idle
 //                   warp 2            send, in CTA 0: hands messages to other nodes to the proxy thread
+//                   warp 3            reads the epoch for all roles but the producer
 //                   warpgroups 1, 2   consumers: wgmma, store by TMA
 // Every CTA walks the tiles cta, cta + grid, ...; own rows come first, so that peers' rows arrive under them.
 #pragma once

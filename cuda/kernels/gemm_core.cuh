@@ -47,8 +47,8 @@ struct RingPosition {
   }
 };
 
-// One thread of the CTA, before the cluster-wide barrier that precedes all roles. Every consumer warp of every CTA of
-// the cluster frees a stage, because a B half lands in all of them.
+// The thread that loads, before the barrier that precedes the other roles (and before a barrier of the cluster, where it
+// has more than one CTA). Every consumer warp of every CTA of the cluster frees a stage, because a B half lands in all of them.
 template <class Tile>
 __device__ __forceinline__ void gemm_init_barriers(const GemmShared<Tile>& s) {
   for (int i = 0; i < Tile::kStages; ++i) {

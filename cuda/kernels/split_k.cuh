@@ -1,7 +1,7 @@
 // Split of K over CTAs, for problems with fewer tiles than SMs. The parts of a tile run at the same time on different
 // CTAs. One of them, the owner, adds up a consumer group's rows; the others leave their fp32 sums of these rows in global
-// memory and raise a flag. Sums are added in the order of the parts, so that the bits are the same on every run. The host gives every part its own CTA, so no part waits for
-// one that has not started.
+// memory and raise a flag. Sums are added in the order of the parts, so that the bits are the same on every run. The host
+// gives every part its own CTA, so no part waits for one that has not started.
 #pragma once
 #include "comm/wait.cuh"
 #include "kernels/gemm_tile.h"
