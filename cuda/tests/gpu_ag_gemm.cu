@@ -1,8 +1,9 @@
 // ag_gemm on real GPUs: every answer against an fp32 reference, repeats against the first answer bit by bit, faults.
-// Usage: gpu_ag_gemm [ranks] [all | quick | dead | brief | fuzz] [chunks] [nodes] [seed] [cx7 | efa]. One process per rank, rank r on GPU r
-// modulo their number (more ranks than GPUs need MPS). `quick` is for sanitizers, `brief` a few of each; `dead` kills the last
-// rank before the others' first call; `fuzz` makes random calls from the seed. More than one node is
-// emulated, with a link per rank that keeps the order of what it carries (cx7) or with two that do not (efa). Ends with "N passed, N failed". Plans are read from the folder of the program (tests/plans.h).
+// Usage: gpu_ag_gemm [ranks] [all | quick | dead | brief | fuzz] [chunks] [nodes] [seed] [cx7 | efa]. One process per rank,
+// rank r on GPU r modulo their number (more ranks than GPUs need MPS). `quick` is for sanitizers, `brief` a few of each; `dead`
+// kills the last rank before the others' first call; `fuzz` makes random calls from the seed. More than one node is emulated,
+// with a link per rank that keeps the order of what it carries (cx7) or with two that do not (efa). Ends with "N passed, N
+// failed". Plans are read from the folder of the program (tests/plans.h).
 #include <algorithm>
 #include <functional>
 #include <string>
