@@ -11,9 +11,10 @@
 #   --seconds S        for everything (default 200 on one GPU, 300 on more); what no time is left for is said
 #   --dry-run[=N]      list the commands for N GPUs (default: those here), run nothing
 #
-# Exit status: 0; 1 something failed or was cut; 2 bad command line, nothing built, no GPU. NVLink multicast is never used; the
-# variables that keep it off in other libraries are left as they are.
+# Exit status: 0; 1 something failed, or was cut or left out; 2 bad command line, nothing built, no GPU. NVLink multicast is not
+# used: the variables below keep it off in other libraries.
 set -uo pipefail
+export NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 NVSHMEM_DISABLE_NVLS=1
 
 say() { printf 'gpu-check: %s\n' "$*" >&2; }
 usage() {
