@@ -70,7 +70,7 @@ func TestRankIsKilled(t *testing.T) {
 	j.want(t, 128+9, `rank 1 on g2 \(node 1\): `, "signal 9")
 }
 
-// Packets are lost on the way, some of each NIC: they are sent again, and the bits are those of tcp.
+// Packets are lost in both directions: they are sent again, and the bits are those of tcp.
 func TestLoss(t *testing.T) {
 	ready(t)
 	want := product(t, "--net", "tcp").Digest
