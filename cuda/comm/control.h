@@ -51,6 +51,7 @@ struct WaitRecord {
 // What a wait needs to know to give up.
 struct WaitContext {
   Control* control[kMaxRanks];  // of all ranks whose memory is mapped, else null; [rank] is the own one
+  const uint64_t* barrier_abort;  // of the context's barrier on this rank, which calls may be queued behind; null in the barrier
   WaitRecord* record;
   char* heap;
   uint64_t timeout_ns;

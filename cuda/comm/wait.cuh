@@ -12,7 +12,8 @@
 namespace mk {
 
 __device__ __forceinline__ bool aborted(const WaitContext& w) {
-  return ptx::load_relaxed_system(&w.control[w.rank]->abort.value) != 0;
+  return ptx::load_relaxed_system(&w.control[w.rank]->abort.value) != 0 ||
+         (w.barrier_abort != nullptr && ptx::load_relaxed_system(w.barrier_abort) != 0);
 }
 
 // One thread calls it, once its time is over.

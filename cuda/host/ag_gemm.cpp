@@ -216,7 +216,9 @@ int mk_ag_gemm_status(mk_ag_gemm* op, mk_wait_record* record, mk_error* error) {
     if (op == nullptr) mk::fail(MK_ERROR_ARGUMENT, "op is NULL");
     const mk_context& c = *op->context;
     const mk::DeviceGuard guard(c.device);
-    const volatile mk::WaitRecord* seen = op->record;
+    // Calls behind a barrier that was given up did not wait themselves: the barrier's record says why.
+    const bool barrier = !static_cast<const volatile mk::WaitRecord*>(op->record)->valid && c.barrier_record->valid;
+    const volatile mk::WaitRecord* seen = barrier ? c.barrier_record : op->record;
     uint32_t flag, block;
     mk::name_flag(*op, seen->flag, &flag, &block);
     if (record != nullptr) {
@@ -231,11 +233,13 @@ int mk_ag_gemm_status(mk_ag_gemm* op, mk_wait_record* record, mk_error* error) {
       record->seen = seen->seen;
       record->wanted = seen->wanted;
     }
-    uint64_t abort = 0;
-    mk::check_cuda(cudaMemcpy(&abort, c.heap->base(c.rank) + op->control_at + offsetof(mk::Control, abort), sizeof abort,
-                              cudaMemcpyDeviceToHost),
-                   "reading the abort word");
+    uint64_t aborts[2] = {};
+    for (int i = 0; i < 2; ++i)
+      mk::check_cuda(cudaMemcpy(&aborts[i], c.heap->base(c.rank) + (i == 0 ? op->control_at : c.barrier_at) + offsetof(mk::Control, abort),
+                                sizeof aborts[i], cudaMemcpyDeviceToHost),
+                     "reading the abort words");
     if (c.network) c.network->check();
+    if (barrier) mk::check_barrier(c);
     if (seen->valid && flag == MK_NO_FLAG)
       mk::fail(MK_ERROR_ABORTED, "rank %u, CTA %u: %s waited more than %.3g s for this rank's own GPU or proxy", seen->rank,
                seen->cta, mk::role_name(seen->role), 1e-9 * double(c.timeout_ns));
@@ -244,7 +248,7 @@ int mk_ag_gemm_status(mk_ag_gemm* op, mk_wait_record* record, mk_error* error) {
                "it is %llu, %llu was wanted", seen->rank, seen->cta, mk::role_name(seen->role), 1e-9 * double(c.timeout_ns),
                static_cast<int>(flag), block, static_cast<unsigned long long>(seen->flag),
                static_cast<unsigned long long>(seen->seen), static_cast<unsigned long long>(seen->wanted));
-    if (abort != 0) mk::fail(MK_ERROR_ABORTED, "aborted by the caller or by another rank, which gave up waiting");
+    if (aborts[0] != 0 || aborts[1] != 0) mk::fail(MK_ERROR_ABORTED, "aborted by the caller or by another rank, which gave up waiting");
   });
 }
 

@@ -41,10 +41,18 @@ void host_barrier(const mk_context& c) {
   if (c.allgather(c.user, &mine, ignored.data(), 1) != 0) fail(MK_ERROR_BOOTSTRAP, "the all-gather callback failed");
 }
 
+void check_barrier(const mk_context& c) {
+  const volatile WaitRecord* gave_up = c.barrier_record;
+  if (gave_up->valid)
+    fail(MK_ERROR_ABORTED, "rank %u gave up waiting for rank %llu in a barrier", gave_up->rank,
+         static_cast<unsigned long long>((gave_up->flag - c.barrier_at - offsetof(Control, met)) / sizeof(Word)));
+}
+
 WaitContext wait_context(const mk_context& c, uint64_t offset, WaitRecord* record) {
   WaitContext w = {};
   for (int r = 0; r < c.world; ++r)
     if (c.heap->base(r) != nullptr) w.control[r] = reinterpret_cast<Control*>(c.heap->base(r) + offset);
+  if (offset != c.barrier_at) w.barrier_abort = reinterpret_cast<uint64_t*>(c.heap->base(c.rank) + c.barrier_at + offsetof(Control, abort));
   w.record = record;
   w.heap = c.heap->base(c.rank);
   w.timeout_ns = c.timeout_ns;
@@ -193,10 +201,7 @@ int mk_context_network(mk_context* c, char* text, uint64_t length, mk_error* err
 int mk_barrier(mk_context* c, mk_stream stream, mk_error* error) {
   return mk::guarded(error, [&] {
     if (c == nullptr) mk::fail(MK_ERROR_ARGUMENT, "context is NULL");
-    const volatile mk::WaitRecord* gave_up = c->barrier_record;
-    if (gave_up->valid)
-      mk::fail(MK_ERROR_ABORTED, "rank %u gave up waiting for rank %llu in a barrier", gave_up->rank,
-               static_cast<unsigned long long>((gave_up->flag - c->barrier_at - offsetof(mk::Control, met)) / sizeof(mk::Word)));
+    mk::check_barrier(*c);
     const mk::DeviceGuard guard(c->device);
     // The kernel meets the ranks whose memory is mapped; the others are met before, on the host.
     for (int r = 0; r < c->world; ++r) {

@@ -55,4 +55,7 @@ void host_barrier(const mk_context& c);
 // The words of a control block at `offset`, of all ranks.
 WaitContext wait_context(const mk_context& c, uint64_t offset, WaitRecord* record);
 
+// Throws if this rank gave up waiting in a barrier.
+void check_barrier(const mk_context& c);
+
 }  // namespace mk

@@ -200,7 +200,7 @@ MK_API int mk_context_destroy(mk_context* context, mk_error* error);
 MK_API int mk_context_network(mk_context* context, char* text, uint64_t length, mk_error* error);
 
 /* Stream-ordered barrier of all ranks, on the devices. Fails once an earlier one has timed out, until a
- * reset. */
+ * reset; calls of operators behind that one wait for nothing, and their status says so. */
 MK_API int mk_barrier(mk_context* context, mk_stream stream, mk_error* error);
 
 /* Bytes of the symmetric heap that an operator takes, 1 MiB for the context included. Needs no GPU. */

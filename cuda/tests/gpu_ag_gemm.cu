@@ -406,6 +406,30 @@ struct Suite {
                 std::to_string(rounds));
   }
 
+  // A call behind a barrier that a rank does not come to waits for nothing once the barrier is given up.
+  void barrier_ends_calls() {
+    if (rank.world == 1 || nodes > 1) return;  // between nodes ranks meet on the host
+    Operands<__nv_bfloat16> o({512 * rank.world, 512, 512}, rank.rank, rank.world, 970);
+    const mk_ag_gemm_args a = o.args();
+    const mk_ag_gemm_config c = config(MK_MOVER_SM, 256, 1);
+    rank.meet();
+    if (rank.rank == 0) {
+      must(mk_barrier(context, stream, &error), "a barrier alone");
+      must(mk_ag_gemm_launch(op, &a, &c, stream, &error), "behind a barrier");
+      cuda(cudaStreamSynchronize(stream), "behind a barrier");
+      mk_wait_record record;
+      MK_INIT(&record);
+      verdict(mk_ag_gemm_status(op, &record, &error) == MK_ERROR_ABORTED && record.valid == 1 && record.role == MK_WAIT_BARRIER,
+              "a call behind a barrier that was given up", error.text);
+    }
+    rank.meet();
+    must(mk_ag_gemm_reset(op, &error), "reset after a barrier");
+    o.poison();
+    rank.meet();
+    must(mk_ag_gemm_launch(op, &a, &c, stream, &error), "after a barrier that was given up");
+    right(o, "after a barrier that was given up");
+  }
+
   // The caller aborts while the others' flags are awaited: the call ends long before the wait's bound.
   void caller_aborts() {
     Operands<__nv_bfloat16> o({512 * rank.world, 512, 512}, rank.rank, rank.world, 980);
@@ -536,6 +560,7 @@ struct Suite {
     recorded(MK_MOVER_SM);
     if (copies) recorded(MK_MOVER_CE);
     faults(quick ? 0 : copies && mode == "all" ? 50 : 4);
+    barrier_ends_calls();
     if (rank.world > 1) caller_aborts();
   }
 };
