@@ -134,11 +134,11 @@ boot() {
 listening() { [ "$(awk -v dir="$1/" '$4 == "00010000" && index($8, dir) == 1' /proc/net/unix | wc -l)" -eq 4 ]; }
 
 run() {
-  local seconds=150 programs=() dir kernel status end first second output
+  local seconds=150 programs=() dir kernel status end first second output file
   while getopts s:p: option; do
     case $option in
       s) seconds=$OPTARG ;;
-      p) programs+=("$(realpath -e -- "$OPTARG")") ;;
+      p) programs+=("$(realpath -e -- "$OPTARG")") || die "no program goes into the machines" ;;
       *) exit 98 ;;
     esac
   done
@@ -150,9 +150,10 @@ run() {
   dir=$(mktemp -d /tmp/mkrun-rxe-XXXXXX) # paths of sockets are short
   pids=()
   # shellcheck disable=SC2064 # now
-  trap "kill -KILL \"\${pids[@]}\" 2>/dev/null; wait; rm -rf '$dir'" EXIT
+  trap "kill -KILL \"\${pids[@]}\" 2>/dev/null || :; wait || :; rm -rf '$dir'" EXIT
   trap 'exit 99' INT TERM HUP
-  programs+=("$root/bin/mkrun" "$root/build/libmknet.so" "$(realpath -e -- "$(command -v "$1")")")
+  for file in "$root/bin/mkrun" "$root/build/libmknet.so"; do [ -e "$file" ] || die "$file is missing: make build net"; done
+  programs+=("$root/bin/mkrun" "$root/build/libmknet.so" "$(realpath -e -- "$(command -v -- "$1")")") || die "there is no program $1"
   fill "$dir/root" "$kernel" "${programs[@]}"
   printf '%q ' "/bin/${1##*/}" "${@:2}" >"$dir/root/command"
   (cd "$dir/root" && find . | cpio -o -H newc -R 0:0 --quiet) >"$dir/initrd"
