@@ -111,6 +111,14 @@ std::vector<CopyChunk> ag_gemm_copies(const StampGrid& g, int64_t rows, bool las
 
 namespace {
 
+// Units of work as the kernel walks them: the own rows wait for nothing, so they are one segment, whatever the chunks.
+int64_t computed_units(const mk_ag_gemm_args& a, const mk_ag_gemm_config& c, const AgGemmMachine& machine) {
+  if (machine.chunks == 1 || ag_gemm_merged(a, c, machine)) return ag_gemm_units(a, c, machine);
+  const int64_t rows = int64_t{kTileM} * c.cluster, segments = int64_t{machine.world} * machine.chunks;
+  const int64_t own = ceil_div(ceil_div(a.m, machine.world), rows);
+  return (own + (segments - machine.chunks) * ceil_div(ceil_div(a.m, segments), rows)) * ceil_div(a.n, c.tile_n);
+}
+
 // Parts of K for problems that leave SMs idle. Every part has its own CTA and at least one step.
 void complete_split(mk_ag_gemm_config& c, const mk_ag_gemm_args& a, const AgGemmMachine& machine) {
   const int64_t tiles = ag_gemm_units(a, c, machine);
@@ -164,7 +172,7 @@ void complete_ag_gemm(mk_ag_gemm_config& c, const mk_ag_gemm_args& a, const AgGe
   if (c.cluster != 1 && c.cluster != 2) fail(MK_ERROR_ARGUMENT, "cluster is %d, it must be 1 or 2", c.cluster);
   if (all_ctas) {
     // The fewest that need no further wave are as fast, and what idle SMs do not draw goes into the clock.
-    const int64_t units = ag_gemm_units(a, c, machine), clusters = std::max(1, c.ctas / c.cluster);
+    const int64_t units = computed_units(a, c, machine), clusters = std::max(1, c.ctas / c.cluster);
     if (units > clusters) c.ctas = static_cast<int32_t>(ceil_div(units, ceil_div(units, clusters))) * c.cluster;
   }
   if (c.raster_group == 0) c.raster_group = 16;

@@ -122,6 +122,15 @@ TEST(choices_are_complete_and_checked) {
   CHECK(has(message([&] { complete_ag_gemm(c, problem(64, 64, 64), {2, 132, 1}); }), "sm mover"));
 }
 
+// Shards of 40 row tiles in 16 chunks of 2.5: the own ones are 40 tiles, those of the peer 16 x 3, of 3 columns each: 2 waves.
+TEST(chunks_of_the_own_rows_take_no_further_wave) {
+  mk_ag_gemm_config c;
+  MK_INIT(&c);
+  c.mover = MK_MOVER_SM, c.tile_n = 256, c.cluster = 1;
+  complete_ag_gemm(c, problem(10240, 768, 8192), {2, 132, 1, 16});
+  CHECK(c.ctas == 132);
+}
+
 TEST(ranks_that_share_a_gpu_are_kept_from_the_copy_engine) {
   mk_ag_gemm_config c;
   MK_INIT(&c);
