@@ -14,11 +14,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/mkrun/mkrun/internal/e2e/capture"
 	"github.com/mkrun/mkrun/internal/mknet"
 )
 
@@ -124,7 +124,7 @@ func script(t *testing.T, command string, args ...string) string {
 // job is a running mkrun launch on h1.
 type job struct {
 	cmd            *exec.Cmd
-	stdout, stderr buffer
+	stdout, stderr capture.Buffer
 	begun          time.Time
 	done           chan struct{}
 	took           time.Duration
@@ -133,24 +133,6 @@ type job struct {
 // settle is how long after the launcher's end the last agent may take to be gone: the launcher waits for its streams
 // and ssh's, not for processes on other hosts. All ranks are gone before; the machine may be busy.
 const settle = 3 * time.Second
-
-// buffer may be read while it is written.
-type buffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
-}
 
 // jobLimit bounds every job of a test.
 const jobLimit = 2 * time.Minute

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/mkrun/mkrun/internal/e2e/capture"
 )
 
 // tableLimit is after what time a launcher is taken to leave its processes for good.
@@ -29,7 +31,7 @@ type contender struct {
 type contest struct {
 	head int // pid
 	cmds []*exec.Cmd
-	said []*buffer
+	said []*capture.Buffer
 }
 
 // started runs commands on hosts.
@@ -38,7 +40,7 @@ func started(b *testing.B, on []string, argv ...[]string) *contest {
 	c := &contest{}
 	for i, h := range on {
 		cmd := exec.Command(bed.script, append([]string{"exec", bed.dir, h}, argv[i]...)...)
-		said := &buffer{}
+		said := &capture.Buffer{}
 		cmd.Stdout, cmd.Stderr, cmd.WaitDelay = said, said, time.Second
 		if err := cmd.Start(); err != nil {
 			b.Fatal(err)

@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/mkrun/mkrun/internal/e2e/capture"
 )
 
 // mpiProgram builds the test's MPI program with Debian's MPICH.
@@ -235,7 +237,7 @@ func TestP38AsTheFirstProcess(t *testing.T) {
 	script := `n=0; trap 'n=$((n+1))' TERM; : >up.$RANK; while [ $n = 0 ]; do sleep 0.05; done; sleep 0.3; echo $n`
 	cmd := exec.Command("unshare", "--pid", "--fork", "--mount-proc", "--kill-child", bed.mkrun, "launch", "--nodes", "2", "--tag", "none", "--", "sh", "-c", script)
 	cmd.Dir = dir
-	var out, words buffer
+	var out, words capture.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &words
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/mkrun/mkrun/internal/e2e/capture"
 )
 
 // stand lets agents stand on the hosts until the test ends. They share a secret file, which the first one makes.
@@ -21,7 +23,7 @@ func stand(tb testing.TB, on ...string) (secret string, agents map[string]*exec.
 	agents = map[string]*exec.Cmd{}
 	for _, h := range on {
 		cmd := exec.Command(bed.script, "exec", bed.dir, h, bed.mkrun, "agent", "--listen", "--secret", secret)
-		said := &buffer{}
+		said := &capture.Buffer{}
 		cmd.Stderr = said
 		if err := cmd.Start(); err != nil {
 			tb.Fatal(err)

@@ -3,34 +3,16 @@
 package rxe
 
 import (
-	"bytes"
 	"encoding/json"
 	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
+
+	"github.com/mkrun/mkrun/internal/e2e/capture"
 )
-
-// buffer may be read while it is written.
-type buffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
-}
 
 // slow is what a job needs to outlast a busy host: no bound but that of the test itself may be what ends it. Its control
 // is kept off the NICs that are harmed.
@@ -48,7 +30,7 @@ var (
 // job is a running mkrun launch on g1, with a rank on each machine.
 type job struct {
 	cmd            *exec.Cmd
-	stdout, stderr buffer
+	stdout, stderr capture.Buffer
 	done           chan struct{}
 }
 
