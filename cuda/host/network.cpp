@@ -19,6 +19,16 @@ constexpr uint64_t kDefaultTimeout = 10'000'000'000;  // ns
 constexpr uintptr_t kFirstAddress = 4096;
 constexpr uint64_t kAllAddresses = uint64_t{1} << 62;
 
+// Of a network library, at least: some look for devices over a network.
+constexpr uint64_t kOpening = 10'000'000'000;  // ns
+
+// "node 1, host b"
+std::string place_of(int node) {
+  char host[64] = "";
+  gethostname(host, sizeof host - 1);
+  return "node " + std::to_string(node) + (*host != '\0' ? std::string(", host ") + host : "");
+}
+
 // What the proxy may have to copy at once.
 uint64_t largest_piece(const mk_context_desc& d) {
   return d.network == MK_NETWORK_NIC ? std::max<uint64_t>(kPiece, d.net->emu.piece) : kPiece;
@@ -35,6 +45,8 @@ void check_net(int code, const mknet_error& e) {
 bool is_emulated(const mk_context_desc& d) {
   return d.network == MK_NETWORK_EMU || (d.network == MK_NETWORK_NIC && d.net->backend != nullptr && strcmp(d.net->backend, "emu") == 0);
 }
+
+uint64_t opening_limit(uint64_t timeout_ns) { return std::max(timeout_ns / 2, kOpening); }
 
 ProxyDevice::ProxyDevice(int device, uint64_t largest_copy) : device_(device), largest_(largest_copy), events_(kEvents) {
   stream_ = make_urgent_stream("the proxy's stream");
@@ -140,7 +152,8 @@ void MappedFifo::open(SendSpace& s) const {
 
 NodeNetwork::NodeNetwork(const mk_context_desc& desc, const Driver& driver, SymmetricHeap& heap, const std::vector<bool>& same_gpu,
                          const std::vector<int>& node_of)
-    : desc_(desc), driver_(driver), heap_(heap), device_(desc.device, largest_piece(desc)), mapped_(desc.world), peers_(desc.world) {
+    : desc_(desc), place_(place_of(node_of[desc.rank])), driver_(driver), heap_(heap), device_(desc.device, largest_piece(desc)), mapped_(desc.world),
+      peers_(desc.world) {
   const bool emu = is_emulated(desc);
   for (int r = 0; r < desc.world; ++r) {
     mapped_[r] = heap.base(r);
@@ -202,6 +215,8 @@ mknet_group NodeNetwork::group() const {
   g.user = desc_.user;
   g.peers = peers_.data();
   g.mapped = mapped_.data();
+  g.place = place_.c_str();
+  g.open_ns = opening_limit(desc_.timeout_ns);
   if (desc_.network == MK_NETWORK_NIC) g.verify_ns = desc_.timeout_ns != 0 ? desc_.timeout_ns : kDefaultTimeout;
   return g;
 }

@@ -20,6 +20,9 @@ class SymmetricHeap;
 // True if the nodes are all on this host, and the network is none.
 bool is_emulated(const mk_context_desc& desc);
 
+// How long opening NICs may take: where waits are bounded by more than twice as much, peers are still there to be told.
+uint64_t opening_limit(uint64_t timeout_ns);
+
 // Copies and stores of the proxy thread, in order on one stream of copy engines. A copy between two buffers of one GPU
 // would need SMs, which a waiting grid may hold, so it goes through pinned memory.
 class ProxyDevice {
@@ -96,6 +99,7 @@ class NodeNetwork {
   uint32_t add(const mknet_range& range);
 
   const mk_context_desc desc_;
+  const std::string place_;  // of this rank, for messages
   const Driver& driver_;
   SymmetricHeap& heap_;
   ProxyDevice device_;

@@ -223,6 +223,9 @@ typedef struct mknet_group {
   const uint8_t* peers;  /* by rank, 1: connect to it, on both sides; NULL: all are */
   void* const* mapped;   /* by rank: where this process sees its heap, or NULL (emu between GPUs); NULL: nowhere */
   uint64_t verify_ns;    /* bound for the probes of the peers; 0: none are sent */
+  uint64_t open_ns;      /* bound for opening the NICs; 0: none. A library that hangs is given up: the thread of ours that called it
+                            stays in it, so this library must stay loaded */
+  const char* place;     /* where this rank is, as messages name it, such as "node 1, host b"; NULL: they do not */
 } mknet_group;
 
 /* Collective: all of the order above, up to start and verify, in one call. The job's number is drawn; where a rank's NIC

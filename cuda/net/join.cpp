@@ -11,6 +11,7 @@ namespace {
 // What a rank says after a step.
 struct Outcome {
   int32_t code = MKNET_OK;
+  char place[100] = "";
   char text[508] = "";
 };
 
@@ -34,6 +35,7 @@ class Group {
   // Takes a step; returns how it ended on all ranks.
   std::vector<Outcome> attempt(const std::function<void()>& f) const {
     Outcome mine;
+    if (g_.place != nullptr) snprintf(mine.place, sizeof mine.place, " (%s)", g_.place);
     try {
       f();
     } catch (const Error& e) {
@@ -48,10 +50,10 @@ class Group {
   void check(std::vector<Outcome> all) const {
     std::swap(all[0], all[rank_]);  // the own reason first
     for (Outcome& o : all) {
-      o.text[sizeof o.text - 1] = '\0';
+      o.text[sizeof o.text - 1] = o.place[sizeof o.place - 1] = '\0';
       if (o.code == MKNET_OK) continue;
       const uint32_t at = static_cast<uint32_t>(&o - all.data());
-      fail(o.code, "rank %u: %s", at == 0 ? rank_ : at == rank_ ? 0 : at, o.text);
+      fail(o.code, "rank %u%s: %s", at == 0 ? rank_ : at == rank_ ? 0 : at, o.place, o.text);
     }
   }
   void step(const std::function<void()>& f) const { check(attempt(f)); }
@@ -67,6 +69,7 @@ class Group {
   bool is_peer(uint32_t r) const { return r != rank_ && (g_.peers == nullptr || g_.peers[r] != 0); }
   void* mapped(uint32_t r) const { return g_.mapped != nullptr ? g_.mapped[r] : nullptr; }
   uint64_t verify_ns() const { return g_.verify_ns; }
+  uint64_t open_ns() const { return g_.open_ns; }
   uint32_t rank() const { return rank_; }
   uint32_t world() const { return world_; }
 
@@ -117,7 +120,7 @@ std::unique_ptr<Network> join(const mknet_desc& desc, const mknet_range& heap, c
   std::unique_ptr<Network> net;
   bool no_way = false;  // from our NICs to our heap
   const auto open = [&] {
-    net = make(d);
+    net = open_within(g.open_ns(), d, make);
     try {
       net->add(heap);
     } catch (const Error& e) {

@@ -1,14 +1,9 @@
 // Setting a network up among ranks that have an all-gather: every step is taken by all of them, and what fails on one
 // fails on all, with that one's reason.
 #pragma once
-#include <functional>
-#include <memory>
-
-#include "net/network.h"
+#include "net/opening.h"
 
 namespace mk::net {
-
-using Maker = std::function<std::unique_ptr<Network>(const mknet_desc& desc)>;
 
 std::unique_ptr<Network> join(const mknet_desc& desc, const mknet_range& heap, const mknet_group& group, const Maker& make);
 void rejoin(Network& net, const mknet_group& group);

@@ -195,6 +195,37 @@ TEST(join_fails_on_all_or_none) {
   CHECK(nothing_left());
 }
 
+// A library that does not come back is given up by all, with a text that says where it hangs; what it has opened when it
+// comes back at last is closed.
+TEST(join_gives_up_a_library_that_hangs) {
+  three();
+  control().settings.hang = "fake1";
+  {
+    World w(3);
+    const std::string cpus = "0-15,0-15,0-15,0-15,0-15", file = library();  // gone when the library comes back, and asks for the first
+    const std::string text = w.join([&](mknet_desc& d, mknet_range&, mknet_group& g) {
+      if (d.rank != 1) return;
+      d.cpus = cpus.c_str(), d.rdma.library = file.c_str();
+      g.open_ns = 1000000, g.place = "node 1, host b";
+    });
+    const std::string wanted = "rank 1 (node 1, host b): ibverbs did not open its NICs within 0.001 s: " + file +
+                               ", or a driver under it, hangs. See whether ibv_devinfo answers there; leave out NICs that do not, or take another network";
+    CHECK(text == wanted + " | " + wanted + " | " + wanted);
+    CHECK(w[0].net == nullptr && w[1].net == nullptr && w[2].net == nullptr);
+  }
+  {
+    const auto lock = quiet();
+    CHECK(seen().live_contexts == 0);
+    control().settings.hang.clear();
+  }
+  const auto closed = [] {
+    const auto lock = quiet();
+    return seen().opened > 2 && nothing_left();
+  };
+  for (uint64_t i = 0; i < kPatience / 100000 && !closed(); ++i) std::this_thread::sleep_for(std::chrono::microseconds(100));
+  CHECK(closed());
+}
+
 // Ranks of one node need no connection.
 TEST(join_connects_those_named) {
   three();

@@ -42,6 +42,7 @@ struct Settings {
   bool no_dma_buf = false;            // as kernels without it
   std::string stuck;                  // sends of this device are never executed
   bool hold = false;                  // polls do not return
+  std::string hang;                   // opening this device does not return
   int lost_immediates = 0;            // so many of the next ones never arrive, though their senders see them complete
   // EFA only.
   uint32_t efa_status = 0;            // as `status`, as the device tells it
@@ -57,6 +58,7 @@ struct Settings {
 // What the fake saw.
 struct Seen {
   uint64_t posts = 0, writes = 0, signalled = 0, inlined = 0;
+  uint64_t opened = 0;                   // devices
   uint64_t relaxed_mrs = 0, mrs = 0, mr_access_of_readers = 0;
   int live_mrs = 0, live_qps = 0, live_cqs = 0, live_pds = 0, live_contexts = 0, live_ahs = 0;
   uint64_t handles = 0, sessions = 0, out_of_order = 0, refills = 0, receives = 0;  // EFA only
