@@ -228,7 +228,7 @@ int mk_ag_gemm_status(mk_ag_gemm* op, mk_wait_record* record, mk_error* error) {
       record->cta = seen->cta;
       record->role = seen->role;
       record->flag = flag;
-      record->block = block;
+      record->block = barrier ? mk::missing_in_barrier(c.barrier_at, seen->flag) : block;
       record->flag_offset = seen->flag;
       record->seen = seen->seen;
       record->wanted = seen->wanted;

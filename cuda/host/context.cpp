@@ -41,11 +41,15 @@ void host_barrier(const mk_context& c) {
   if (c.allgather(c.user, &mine, ignored.data(), 1) != 0) fail(MK_ERROR_BOOTSTRAP, "the all-gather callback failed");
 }
 
+uint32_t missing_in_barrier(uint64_t barrier_at, uint64_t flag) {
+  return static_cast<uint32_t>((flag - barrier_at - offsetof(Control, met)) / sizeof(Word));
+}
+
 void check_barrier(const mk_context& c) {
   const volatile WaitRecord* gave_up = c.barrier_record;
   if (gave_up->valid)
-    fail(MK_ERROR_ABORTED, "rank %u gave up waiting for rank %llu in a barrier", gave_up->rank,
-         static_cast<unsigned long long>((gave_up->flag - c.barrier_at - offsetof(Control, met)) / sizeof(Word)));
+    fail(MK_ERROR_ABORTED, "rank %u waited more than %.3g s in a barrier for rank %u, which did not come", gave_up->rank, 1e-9 * double(c.timeout_ns),
+         missing_in_barrier(c.barrier_at, gave_up->flag));
 }
 
 WaitContext wait_context(const mk_context& c, uint64_t offset, WaitRecord* record) {

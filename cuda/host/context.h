@@ -55,6 +55,9 @@ void host_barrier(const mk_context& c);
 // The words of a control block at `offset`, of all ranks.
 WaitContext wait_context(const mk_context& c, uint64_t offset, WaitRecord* record);
 
+// The rank whose word of a control block lies at the heap offset `flag`: the one that a barrier was given up for.
+uint32_t missing_in_barrier(uint64_t barrier_at, uint64_t flag);
+
 // Throws if this rank gave up waiting in a barrier.
 void check_barrier(const mk_context& c);
 

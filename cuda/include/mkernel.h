@@ -149,7 +149,7 @@ typedef struct mk_wait_record {
   uint32_t valid;
   uint32_t rank, cta, role; /* role: mk_wait_role */
   uint32_t flag;            /* index of the flag in the plan, or MK_NO_FLAG: barrier and sums */
-  uint32_t block;           /* of a field of flags: which one */
+  uint32_t block;           /* of a field of flags: which one; of a barrier: the rank that did not come */
   uint64_t flag_offset;     /* in the heap */
   uint64_t seen, wanted;
 } mk_wait_record;

@@ -9,7 +9,9 @@
 #include "heap/fd_exchange.h"
 #include "heap/symmetric_heap.h"
 #include "host/ag_gemm_config.h"
+#include "host/context.h"
 #include "host/error.h"
+#include "host/network.h"
 #include "tests/check.h"
 #include "tests/ranks.h"
 
@@ -145,6 +147,17 @@ TEST(ranks_that_share_a_gpu_are_kept_from_the_copy_engine) {
   complete_ag_gemm(c, problem(8192, 4096, 8192), {4, 66, 2});
   c.ctas = 34;
   CHECK(has(message([&] { complete_ag_gemm(c, problem(8192, 4096, 8192), {4, 66, 2}); }), "each of 2 may take 33 of its 66 SMs"));
+}
+
+TEST(a_barrier_that_was_given_up_names_the_rank) {
+  for (const uint64_t at : {uint64_t{0}, uint64_t{1} << 33})
+    for (uint32_t rank = 0; rank < kMaxRanks; ++rank) CHECK(missing_in_barrier(at, at + offsetof(Control, met) + rank * sizeof(Word)) == rank);
+}
+
+// Peers wait for a rank that opens NICs for as long as for anything else: it gives up before they do, unless that is too soon for a NIC.
+TEST(opening_ends_before_the_peers_give_up) {
+  CHECK(opening_limit(0) == 10'000'000'000u && opening_limit(4'000'000'000u) == 10'000'000'000u);
+  CHECK(opening_limit(30'000'000'000u) == 15'000'000'000u);
 }
 
 TEST(heap_offsets_are_aligned_and_bounded) {

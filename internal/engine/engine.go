@@ -195,6 +195,7 @@ type WaitError struct {
 	Seen    uint64
 	Wanted  uint64
 	Signals string // which rank and task should have raised it
+	Owing   []int  // the ranks among them, in ascending order; nil: not known
 	After   time.Duration
 }
 

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -135,7 +136,11 @@ func leave(ctx context.Context, s *session.Rank, stderr io.Writer, err error) in
 	// A network's failure may be the death of a peer, who has a better story to tell.
 	var lost *engine.PeerError
 	var network *engine.NetError
-	complaint := session.Complaint{Reason: err.Error(), ExitStatus: status, PeerLost: errors.As(err, &lost) || errors.As(err, &network)}
+	reason := err.Error()
+	if wait != nil {
+		reason += whereabouts(s.Info(), wait.Owing)
+	}
+	complaint := session.Complaint{Reason: reason, ExitStatus: status, PeerLost: errors.As(err, &lost) || errors.As(err, &network)}
 	// The context may be what failed; the request must go out all the same.
 	tell, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveLimit)
 	defer cancel()
@@ -143,4 +148,26 @@ func leave(ctx context.Context, s *session.Rank, stderr io.Writer, err error) in
 		fmt.Fprintf(stderr, "mkrun rank: %v\nmkrun rank: %v\n", err, tellErr)
 	}
 	return status
+}
+
+// whereabouts says of ranks on other nodes where they are, for the end of a message: "; rank 2 is on b (node 1)". Of many
+// the first few are named.
+func whereabouts(me session.RankInfo, ranks []int) string {
+	const most = 4
+	var text strings.Builder
+	named := 0
+	for _, rank := range ranks {
+		for _, n := range me.Roster.GetNodes() {
+			has := func(rank int) bool {
+				return rank >= int(n.GetFirstRank()) && rank < int(n.GetFirstRank()+n.GetRanks())
+			}
+			if !has(rank) || has(me.Rank) {
+				continue
+			}
+			if named++; named <= most {
+				fmt.Fprintf(&text, "; rank %d is on %s (node %d)", rank, n.GetHostname(), n.GetIndex())
+			}
+		}
+	}
+	return text.String()
 }

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -107,6 +108,18 @@ func (p *Plan) Owes(rank int, flag FlagID) string {
 		named = append(named, fmt.Sprintf("%d more", more))
 	}
 	return strings.Join(named, ", ")
+}
+
+// Owing is the ranks of which Owes tells, in ascending order.
+func (p *Plan) Owing(rank int, flag FlagID) []int {
+	var owing []int
+	for from := range p.Ranks {
+		raises := func(t Task) bool { return slices.Contains(t.Signals, Signal{Rank: rank, Flag: flag}) }
+		if slices.ContainsFunc(p.Ranks[from].Queues[:], func(queue []Task) bool { return slices.ContainsFunc(queue, raises) }) {
+			owing = append(owing, from)
+		}
+	}
+	return owing
 }
 
 func (p *Plan) region(r Region) string {

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -216,21 +217,25 @@ func TestOwes(t *testing.T) {
 		return 0
 	}
 	for _, c := range []struct {
-		rank int
-		flag string
-		want []string
+		rank  int
+		flag  string
+		want  []string
+		ranks []int
 	}{
-		{1, "arrived shard 0 chunk 0", []string{"rank 0 intra task 0 (copy a[M 0/12..1/12, all K] to gathered of rank 1)"}},
-		{6, "landed shard 0 chunk 0", []string{"rank 0 send task 0 (send a[M 0/12..1/12, all K] to gathered of rank 6)"}},
-		{0, "arrived shard 0 chunk 0", []string{"nobody"}},
-		{0, "free shard 0 chunk 0", []string{"rank 1 compute task", "rank 4 compute task", ", 1 more"}},
-		{0, "credit node 1 chunk 0", []string{`rank 6 send task 1 (notify rank 0 of "credit node 1 chunk 0")`}},
+		{1, "arrived shard 0 chunk 0", []string{"rank 0 intra task 0 (copy a[M 0/12..1/12, all K] to gathered of rank 1)"}, []int{0}},
+		{6, "landed shard 0 chunk 0", []string{"rank 0 send task 0 (send a[M 0/12..1/12, all K] to gathered of rank 6)"}, []int{0}},
+		{0, "arrived shard 0 chunk 0", []string{"nobody"}, nil},
+		{0, "free shard 0 chunk 0", []string{"rank 1 compute task", "rank 4 compute task", ", 1 more"}, []int{1, 2, 3, 4, 5}},
+		{0, "credit node 1 chunk 0", []string{`rank 6 send task 1 (notify rank 0 of "credit node 1 chunk 0")`}, []int{6}},
 	} {
 		got := p.Owes(c.rank, flagID(c.flag))
 		for _, want := range c.want {
 			if !strings.Contains(got, want) {
 				t.Errorf("rank %d %s: owed by %q, want %q", c.rank, c.flag, got, want)
 			}
+		}
+		if owing := p.Owing(c.rank, flagID(c.flag)); !slices.Equal(owing, c.ranks) {
+			t.Errorf("rank %d %s: owed by ranks %v, want %v", c.rank, c.flag, owing, c.ranks)
 		}
 	}
 }

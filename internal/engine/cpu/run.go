@@ -223,7 +223,7 @@ func (in *instance) rootWait(timedOut *blocked) error {
 	return &engine.WaitError{
 		Rank: in.cfg.Rank, Role: root.task.role.String(), Task: p.Describe(*root.task.plan), Flag: p.Flags[root.flag].Name,
 		Seen: in.heap().flag(int(root.flag)).value.Load(), Wanted: root.wanted, Signals: p.Owes(in.cfg.Rank, root.flag),
-		After: time.Since(root.since).Round(time.Millisecond),
+		Owing: p.Owing(in.cfg.Rank, root.flag), After: time.Since(root.since).Round(time.Millisecond),
 	}
 }
 

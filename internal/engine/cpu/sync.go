@@ -36,7 +36,7 @@ func (in *instance) meet(number uint64) error {
 	leader.cell(offArrive).add()
 	if local == 0 {
 		arrived := number * uint64(ranks)
-		if err := in.awaitBarrier(offArrive, arrived, "arrivals at the barrier", fmt.Sprintf("each of ranks %d to %d", first, first+ranks-1)); err != nil {
+		if err := in.awaitBarrier(offArrive, arrived, "arrivals at the barrier", first, ranks); err != nil {
 			return err
 		}
 		for round := range barrierRounds(w) {
@@ -45,7 +45,7 @@ func (in *instance) meet(number uint64) error {
 				return err
 			}
 			from := w.RankAt((node-1<<round%w.Nodes()+w.Nodes())%w.Nodes(), 0)
-			if err := in.awaitBarrier(offRounds+int64(round)*cellSize, number, fmt.Sprintf("barrier round %d", round), fmt.Sprintf("rank %d", from)); err != nil {
+			if err := in.awaitBarrier(offRounds+int64(round)*cellSize, number, fmt.Sprintf("barrier round %d", round), from, 1); err != nil {
 				return err
 			}
 		}
@@ -53,15 +53,24 @@ func (in *instance) meet(number uint64) error {
 			in.heaps[rank].cell(offRelease).raise(number)
 		}
 	}
-	return in.awaitBarrier(offRelease, number, "barrier opened", fmt.Sprintf("rank %d", first))
+	return in.awaitBarrier(offRelease, number, "barrier opened", first, 1)
 }
 
-func (in *instance) awaitBarrier(off int64, target uint64, name, owes string) error {
+// awaitBarrier waits for what a number of ranks, from a first on, tell a cell.
+func (in *instance) awaitBarrier(off int64, target uint64, name string, first, ranks int) error {
 	h := in.heap()
 	seen, err := h.await(h.cell(off), target, in.cfg.WaitTimeout)
 	if errors.Is(err, errTimeout) {
+		owing := make([]int, ranks)
+		for i := range owing {
+			owing[i] = first + i
+		}
+		owes := fmt.Sprintf("rank %d", first)
+		if ranks > 1 {
+			owes = fmt.Sprintf("each of ranks %d to %d", first, first+ranks-1)
+		}
 		return &engine.WaitError{Rank: in.cfg.Rank, Role: "sync", Task: fmt.Sprintf("barrier %d", in.barrier), Flag: name,
-			Seen: seen, Wanted: target, Signals: owes, After: in.cfg.WaitTimeout.Round(time.Millisecond)}
+			Seen: seen, Wanted: target, Signals: owes, Owing: owing, After: in.cfg.WaitTimeout.Round(time.Millisecond)}
 	}
 	return err
 }

@@ -49,8 +49,11 @@ func (in *instance) failure() error {
 	}
 	p := in.cfg.Plan
 	switch flag := int(record.flag); {
+	case record.role == C.MK_WAIT_BARRIER && int(record.block) < p.World.Size():
+		w.Task, w.Signals, w.Owing = "barrier on the devices", fmt.Sprintf("rank %d", record.block), []int{int(record.block)}
 	case record.flag != C.MK_NO_FLAG && flag < len(p.Flags):
 		w.Flag, w.Signals = p.Flags[flag].Name, p.Owes(in.cfg.Rank, plan.FlagID(flag))
+		w.Owing = p.Owing(in.cfg.Rank, plan.FlagID(flag))
 	case record.role == C.MK_WAIT_SUM:
 		w.Flag, w.Signals = fmt.Sprintf("sums at heap offset %d", record.flag_offset), "another CTA of this rank"
 	}

@@ -29,8 +29,9 @@ func (in *instance) barrier() error {
 	var e C.mk_error
 	err := in.check(C.mkrun_call_mk_barrier(in.lib, in.context, in.stream, &e), &e)
 	if refused := (*Error)(nil); errors.As(err, &refused) && refused.Code == CodeAborted {
-		err = &engine.WaitError{Rank: in.cfg.Rank, Role: "sync", Task: "barrier on the devices", Flag: "barrier",
-			Signals: err.Error() + "; that rank", After: in.cfg.WaitTimeout}
+		if given := in.failure(); given != nil { // an earlier barrier was given up, or a call: the record knows for whom
+			return given
+		}
 	}
 	return err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -214,15 +215,19 @@ func openTwo(t *testing.T, patience time.Duration) []engine.Instance {
 	return instances
 }
 
-// A barrier that a rank does not come to is over after the bound of waits, and is told as a wait.
+// A barrier that a rank does not come to is over after the bound of waits, and is told as a wait for that rank.
 func TestABarrierIsBounded(t *testing.T) {
 	instances := openTwo(t, 2*time.Second)                 // also for opening
 	if err := instances[0].Sync(t.Context()); err != nil { // put into the stream: what becomes of it is seen later
 		t.Fatal(err)
 	}
 	var wait *engine.WaitError
-	if err := instances[0].Sync(t.Context()); !errors.As(err, &wait) || wait.Flag != "barrier" || wait.Role != "sync" {
-		t.Errorf("the next barrier gives %v, want a wait that ran out", err)
+	if err := instances[0].Sync(t.Context()); !errors.As(err, &wait) || wait.Flag != "barrier" || wait.Role != "sync" ||
+		wait.Task != "barrier on the devices" || wait.Signals != "rank 1" || !slices.Equal(wait.Owing, []int{1}) || wait.Seen != 0 || wait.Wanted != 1 {
+		t.Errorf("the next barrier gives %v, want a wait for rank 1 that ran out", err)
+	}
+	if _, err := instances[0].Run(t.Context()); !errors.As(err, &wait) || !slices.Equal(wait.Owing, []int{1}) {
+		t.Errorf("a call behind that barrier gives %v, want the wait for rank 1", err)
 	}
 	for rank, in := range instances {
 		in.Abort(errors.New("the end of the test"))

@@ -43,7 +43,6 @@ struct mk_context {
   char* heap[kMostRanks];
   uint64_t barriers;
   mk_wait_record gave_up;
-  int lost; // in a barrier
   uint64_t first_rank, end_rank; // of the own node
   int heap_fd;
   mknet* net; // NULL: ranks of other nodes are reached as those of the own one
@@ -307,7 +306,7 @@ int mk_context_destroy(mk_context* c, mk_error* e) {
 
 int mk_barrier(mk_context* c, mk_stream s, mk_error* e) {
   (void)s;
-  if (c->lost) return fail(e, MK_ERROR_ABORTED, "a rank gave up waiting in a barrier");
+  if (c->gave_up.valid) return fail(e, MK_ERROR_ABORTED, "a barrier was given up");
   ++c->barriers;
   for (int r = 0; r < c->d.world; ++r) atomic_store(&control(c, r)->barrier[c->d.rank], c->barriers);
   const uint64_t deadline = now() + c->d.timeout_ns;
@@ -315,7 +314,10 @@ int mk_barrier(mk_context* c, mk_stream s, mk_error* e) {
     while (atomic_load(&control(c, c->d.rank)->barrier[r]) < c->barriers) {
       if (atomic_load(&control(c, c->d.rank)->abort) != 0) return ok(e);
       if (now() > deadline) {
-        c->lost = 1;
+        c->gave_up.valid = 1, c->gave_up.rank = (uint32_t)c->d.rank, c->gave_up.block = (uint32_t)r;
+        c->gave_up.role = MK_WAIT_BARRIER, c->gave_up.flag = MK_NO_FLAG;
+        c->gave_up.seen = atomic_load(&control(c, c->d.rank)->barrier[r]), c->gave_up.wanted = c->barriers;
+        for (int other = 0; other < c->d.world; ++other) atomic_store(&control(c, other)->abort, 1);
         return ok(e);
       }
       sched_yield();
@@ -680,12 +682,12 @@ int mk_ag_gemm_status(mk_ag_gemm* op, mk_wait_record* record, mk_error* e) {
   if (record != NULL) {
     if (record->size != sizeof *record) return fail(e, MK_ERROR_ARGUMENT, "mk_wait_record is of another version");
     const mk_wait_record head = *record;
-    *record = op->record;
+    *record = op->record.valid ? op->record : op->context->gave_up;
     record->size = head.size, record->version = head.version;
   }
   mknet_error why;
   if (op->context->net != NULL && nets.status(op->context->net, 0, &why) != MKNET_OK) return fail(e, MK_ERROR_ABORTED, why.text);
-  if (op->record.valid) return fail(e, MK_ERROR_ABORTED, "this rank gave up waiting");
+  if (op->record.valid || op->context->gave_up.valid) return fail(e, MK_ERROR_ABORTED, "this rank gave up waiting");
   if (atomic_load(&control(op->context, (int)op->plan.rank)->abort) != 0) return fail(e, MK_ERROR_ABORTED, "another rank gave up waiting");
   return ok(e);
 }
