@@ -133,6 +133,12 @@ boot() {
 # listening DIR: true once g1's emulator takes connections at all its sockets. A socket has its name before it does.
 listening() { [ "$(awk -v dir="$1/" '$4 == "00010000" && index($8, dir) == 1' /proc/net/unix | wc -l)" -eq 4 ]; }
 
+# end_all: ends what `run` has started and waits for it; what bash says of killed jobs it says to nobody.
+end_all() {
+  kill -KILL "${pids[@]}" || :
+  wait "${pids[@]}" || :
+} 2>/dev/null
+
 run() {
   local seconds=150 programs=() dir kernel status end first second output file
   while getopts s:p: option; do
@@ -150,7 +156,7 @@ run() {
   dir=$(mktemp -d /tmp/mkrun-rxe-XXXXXX) # paths of sockets are short
   pids=()
   # shellcheck disable=SC2064 # now
-  trap "kill -KILL \"\${pids[@]}\" 2>/dev/null || :; wait || :; rm -rf '$dir'" EXIT
+  trap "end_all; rm -rf '$dir'" EXIT
   trap 'exit 99' INT TERM HUP
   for file in "$root/bin/mkrun" "$root/build/libmknet.so"; do [ -e "$file" ] || die "$file is missing: make build net"; done
   programs+=("$root/bin/mkrun" "$root/build/libmknet.so" "$(realpath -e -- "$(command -v -- "$1")")") || die "there is no program $1"

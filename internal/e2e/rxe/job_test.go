@@ -86,17 +86,46 @@ func (j *job) want(t *testing.T, status int, texts ...string) {
 // underWay waits until packets of the job's calls go over rxe0 of both machines.
 func (j *job) underWay(t *testing.T, packets int) {
 	t.Helper()
+	if !j.comesUnderWay(t, packets) {
+		t.Fatal("the job ended before its fault")
+	}
+}
+
+// comesUnderWay is false if the job ended before.
+func (j *job) comesUnderWay(t *testing.T, packets int) bool {
+	t.Helper()
 	for _, host := range []string{"g1", "g2"} {
 		start := counter(t, host, "rxe0", "sent_pkts")
+		ended := false
 		until(t, "under way", func() bool {
 			select {
 			case <-j.done:
-				t.Fatal("the job ended before its fault")
+				ended = true
 			default:
 			}
-			return counter(t, host, "rxe0", "sent_pkts") >= start+packets
+			return ended || counter(t, host, "rxe0", "sent_pkts") >= start+packets
 		})
+		if ended {
+			return false
+		}
 	}
+	return true
+}
+
+// doomed is a job under way that goes on until nobody answers its NIC for a while. One that ends before, since a machine stood
+// still for so long, is begun again.
+func doomed(t *testing.T, flags ...string) (j *job) {
+	t.Helper()
+	until(t, "a job under way", func() bool {
+		j = begin(t, slices.Concat(endless, dead, flags)...)
+		if j.comesUnderWay(t, 200) {
+			return true
+		}
+		j.want(t, 125, `transport retry counter exceeded \(status 12`)
+		ready(t)
+		return false
+	})
+	return j
 }
 
 // document is the part of a result that tests look at.
