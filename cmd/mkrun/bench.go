@@ -37,8 +37,8 @@ turns, operands rotate over more than the L2, and the slower rank counts.
   nccl      NCCL's all-gather, then cuBLAS
   asynctp   PyTorch's fused_all_gather_matmul on symmetric memory
 
-The product alone (cuBLAS on operands that are gathered already, on all GPUs at once) is timed with them. --vs is there for ag_gemm, bf16 and fp16, on the GPUs of
-one node: what it compares with would not go over emulated links.
+The product alone (cuBLAS on operands that are gathered already, on all GPUs at once) is timed with them. --vs is there
+for ag_gemm, bf16 and fp16, on the GPUs of one node: what it compares with would not go over emulated links.
 
 Exit status: 0 all shapes were timed; that of the first launch that failed, as mkrun launch has it (124: --job-timeout);
 else 1 something was wrong or not timed; 2 bad command line; 125 mkrun itself, or the script of the baselines.`,

@@ -62,7 +62,7 @@ func (f *hostFlags) addPool(cmd *cobra.Command) {
 	fs := cmd.PersistentFlags()
 	f.stderr = cmd.ErrOrStderr
 	fs.StringVarP(&f.list, "host", "H", "", "hosts to run on, in rank order: a:8,me@b:8,node[01-16]:4,[fe80::1%eth0]:2")
-	fs.StringVar(&f.file, "hostfile", "", "file with one host per line: `host slots=N`, or as in -H; # begins a comment")
+	fs.StringVar(&f.file, "hostfile", "", "`FILE` with one host per line: host slots=N, or as in -H; # begins a comment")
 	fs.BoolVar(&f.batch, "batch", false, "the hosts and slots that the batch system gave this job (Slurm, PBS or LSF)")
 	fs.StringVar(&f.include, "include", "", "only these hosts, or these GPUs of them: a@b:0,2@node[1-4]")
 	fs.StringVar(&f.exclude, "exclude", "", "all but these hosts, or these GPUs of them")

@@ -24,7 +24,7 @@ type joinFlags struct {
 
 func (f *joinFlags) add(cmd *cobra.Command) {
 	fs := cmd.PersistentFlags()
-	fs.StringVar(&f.file, "join", "", "this command was started once per node, by srun for instance: the first launches, the others are its agents. FILE is where they meet, in a folder that all hosts see; with --join-at a file with a secret")
+	fs.StringVar(&f.file, "join", "", "this command was started once per node, by srun for instance: the first launches, the others are its agents. `FILE` is where they meet, in a folder that all hosts see; with --join-at a file with a secret")
 	fs.StringVar(&f.at, "join-at", "", "HOST:PORT at which the first node is reached, where hosts share no folder")
 	fs.IntVar(&f.rank, "node-rank", -1, "which node this is, from 0 (default: SLURM_PROCID or JOB_COMPLETION_INDEX)")
 	f.given = func(name string) bool { return cmd.PersistentFlags().Changed(name) }

@@ -299,7 +299,7 @@ func (f *launchFlags) launchOperator(cmd *cobra.Command, op *operatorFlags) erro
 		if err := dryRun(cmd.Context(), cmd.OutOrStdout(), job); err != nil {
 			return err
 		}
-		return describe(cmd.OutOrStdout(), resolved)
+		return describe(cmd.OutOrStdout(), fmt.Sprintf("\nengine %s (%s)", resolved.Engine, resolved.EngineWhy), resolved)
 	}
 	if !f.json {
 		announce(cmd.ErrOrStderr(), resolved)
@@ -354,9 +354,9 @@ func announce(w io.Writer, r *request.Resolved) {
 	}
 }
 
-// describe prints the summary of a resolved run's plan.
-func describe(w io.Writer, r *request.Resolved) error {
-	if _, err := fmt.Fprintf(w, "\nengine %s (%s)\nsettings from %s: %s\n\n", r.Engine, r.EngineWhy, r.Source, r.SourceWhy); err != nil {
+// describe prints the summary of a resolved run's plan, below a line about the engine.
+func describe(w io.Writer, engine string, r *request.Resolved) error {
+	if _, err := fmt.Fprintf(w, "%s\nsettings from %s: %s\n\n", engine, r.Source, r.SourceWhy); err != nil {
 		return fmt.Errorf("writing the plan: %w", err)
 	}
 	return plan.Summary(w, r.Plan, r.Run.Shape, r.Run.DType.Size())

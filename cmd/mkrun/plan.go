@@ -69,7 +69,7 @@ How long it would take is predicted by simulating it on hardware that is describ
 				if asJSON {
 					return resolved.Plan.Dump(cmd.OutOrStdout(), predicted)
 				}
-				if err := describe(cmd.OutOrStdout(), resolved); err != nil {
+				if err := describe(cmd.OutOrStdout(), "engine cpu: a plan without a launch takes its settings", resolved); err != nil {
 					return err
 				}
 				line := ""

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/mkrun/mkrun/internal/count"
 	"github.com/mkrun/mkrun/internal/report"
 	pb "github.com/mkrun/mkrun/internal/session/sessionpb"
 	"github.com/mkrun/mkrun/internal/stdio"
@@ -22,7 +23,7 @@ func CauseText(c *pb.Cause) string {
 	}
 	b.WriteString(c.GetReason())
 	if lines := c.GetLastLines(); len(lines) > 0 {
-		fmt.Fprintf(&b, "\nmkrun: last %d lines of its stderr:", len(lines))
+		fmt.Fprintf(&b, "\nmkrun: last %s of its stderr:", count.Of(len(lines), "line"))
 		for _, l := range lines {
 			b.WriteString("\n  | " + l)
 		}

@@ -387,7 +387,7 @@ func (m *machine) conclude() {
 	}
 }
 
-// states says in one line per rank how far it came, for time-outs.
+// states says how far every node and rank came, for time-outs. Ranks of a node that were not started share a line.
 func (m *machine) states(now time.Time) string {
 	var b strings.Builder
 	for _, missing := range m.assembly.Missing() {
@@ -399,9 +399,18 @@ func (m *machine) states(now time.Time) string {
 		fmt.Fprintf(&b, "\n  %s (node %d, %s): its agent has not said hello for %v",
 			h.Name, missing.Node, address, now.Sub(missing.Since).Round(time.Millisecond))
 	}
-	for rank, r := range m.ranks {
-		node := m.job.World.NodeOf(rank)
-		fmt.Fprintf(&b, "\n  rank %d on %s: %s", m.job.Number(rank), m.job.Hosts[node].Name, r.phase)
+	for rank := 0; rank < len(m.ranks); rank++ {
+		r, node := m.ranks[rank], m.job.World.NodeOf(rank)
+		numbers := []int{m.job.Number(rank)}
+		for r.phase == rankWaiting && rank+1 < len(m.ranks) && m.ranks[rank+1].phase == rankWaiting && m.job.World.NodeOf(rank+1) == node {
+			rank++
+			numbers = append(numbers, m.job.Number(rank))
+		}
+		what := "rank"
+		if len(numbers) > 1 {
+			what = "ranks"
+		}
+		fmt.Fprintf(&b, "\n  %s %s on %s: %s", what, ranges(numbers), m.job.Hosts[node].Name, r.phase)
 		if r.pid != 0 && r.phase != rankExited {
 			fmt.Fprintf(&b, " (pid %d)", r.pid)
 		}

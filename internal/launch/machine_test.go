@@ -188,6 +188,23 @@ func TestStatesNameWhoIsMissing(t *testing.T) {
 	}
 }
 
+func TestStatesNameEveryRank(t *testing.T) {
+	m := testMachine(t, 4, 2, 1)
+	for node := range 3 {
+		m.hello(node, helloOf(node))
+	}
+	m.ranks[1].phase, m.ranks[1].pid = rankStarted, 77
+	const want = `
+  rank 0 on node0: not started
+  rank 1 on node0: running (pid 77)
+  ranks 2-3 on node0: not started
+  ranks 4-5 on node1: not started
+  rank 6 on node2: not started`
+	if got := m.states(time.Unix(103, 0)); got != want {
+		t.Errorf("states are%s\nwant%s", got, want)
+	}
+}
+
 func TestRestart(t *testing.T) {
 	m := testMachine(t, 1, 1)
 	m.job.MaxRestarts = 2

@@ -11,6 +11,7 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"github.com/mkrun/mkrun/internal/config"
+	"github.com/mkrun/mkrun/internal/count"
 )
 
 // Entry is what was found for a shape, to be written into a configuration file.
@@ -67,7 +68,7 @@ func (e Entry) note() string {
 	default:
 		text += "; the engine's own choice fails"
 	}
-	text += fmt.Sprintf("; %d settings timed", f.Timed)
+	text += fmt.Sprintf("; %s timed", count.Of(f.Timed, "setting"))
 	if f.Checked {
 		text += "; result checked"
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/mkrun/mkrun/internal/config"
+	"github.com/mkrun/mkrun/internal/count"
 	"github.com/mkrun/mkrun/internal/operator"
 	"github.com/mkrun/mkrun/internal/request"
 	"github.com/mkrun/mkrun/internal/version"
@@ -121,8 +122,8 @@ func (s *Session) tune(ctx context.Context, journal *Journal, i int, shape reque
 	search := Search{
 		Space: space, Calls: s.Calls, Budget: s.Budget, Measure: journal.Measure(shape.String(), runner.Measure),
 		Say: func(p Progress) {
-			fmt.Fprintf(s.Progress, "tune: %v (%d of %d), %s: %d settings timed, best %.4g ms with %s, %.0f s\n",
-				shape, i+1, len(s.Shapes), p.Step, p.Timed, p.BestMS, Describe(p.Best), time.Since(began).Seconds())
+			fmt.Fprintf(s.Progress, "tune: %v (%d of %d), %s: %s timed, best %.4g ms with %s, %.0f s\n",
+				shape, i+1, len(s.Shapes), p.Step, count.Of(p.Timed, "setting"), p.BestMS, Describe(p.Best), time.Since(began).Seconds())
 		},
 	}
 	e.Found, err = search.Run(ctx)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/mkrun/mkrun/internal/engine"
@@ -142,6 +143,32 @@ func (in *instance) exchangeOffers(ctx context.Context, mine offer) ([]offer, er
 	return offers, nil
 }
 
+// reason is why a network is not taken: a rank that has none of it.
+type reason struct {
+	name string
+	rank int
+	why  string
+}
+
+// tell puts reasons in a line; networks that the same rank lacks for the same reason share it.
+func tell(reasons []reason) string {
+	var parts []string
+	for i, r := range reasons {
+		if i > 0 && r.rank == reasons[i-1].rank && r.why == reasons[i-1].why {
+			continue
+		}
+		names := r.name
+		for _, next := range reasons[i+1:] {
+			if next.rank != r.rank || next.why != r.why {
+				break
+			}
+			names += ", " + next.name
+		}
+		parts = append(parts, fmt.Sprintf("no %s at rank %d: %s", names, r.rank, r.why))
+	}
+	return strings.Join(parts, "; ")
+}
+
 // settle chooses from all ranks' offers. Who names NICs does not want TCP.
 func settle(net engine.Net, candidates []string, offers []offer) (chosenNet, error) {
 	asked := net.Backend
@@ -149,7 +176,7 @@ func settle(net engine.Net, candidates []string, offers []offer) (chosenNet, err
 	for rank, o := range offers {
 		nonces[rank] = o.Nonce
 	}
-	reason := ""
+	var reasons []reason
 	for _, name := range candidates {
 		without := slices.IndexFunc(offers, func(o offer) bool { _, has := o.Usable[name]; return !has })
 		if without < 0 {
@@ -159,11 +186,9 @@ func settle(net engine.Net, candidates []string, offers []offer) (chosenNet, err
 			}
 			return chosenNet{backend: name, why: why, job: jobOf(nonces)}, nil
 		}
-		if reason != "" {
-			reason += "; "
-		}
-		reason += fmt.Sprintf("no %s at rank %d: %s", name, without, offers[without].Why[name])
+		reasons = append(reasons, reason{name, without, offers[without].Why[name]})
 	}
+	reason := tell(reasons)
 	switch {
 	case asked != "auto":
 		return chosenNet{}, fmt.Errorf("--net %s: %s", asked, reason)

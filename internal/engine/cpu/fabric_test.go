@@ -186,6 +186,7 @@ func TestFabricGivesTheBitsOfTCP(t *testing.T) {
 }
 
 func TestSettleOnANetwork(t *testing.T) {
+	none := offer{Why: map[string]string{"efa": "no library", "ibverbs": "no library"}}
 	has := func(names ...string) offer {
 		o := offer{Usable: map[string]string{}, Why: map[string]string{"efa": "no device", "ibverbs": "no library"}}
 		for _, n := range names {
@@ -208,6 +209,12 @@ func TestSettleOnANetwork(t *testing.T) {
 			name: "auto, NICs are named that none has", asked: "auto", devices: "mlx5_O", offers: []offer{has(), has()},
 			fail: "--net-devices mlx5_O: no network has them on all ranks: no efa at rank 0: no device; no ibverbs at rank 0: no library",
 		},
+		{
+			name: "auto, none, at two ranks for one reason", asked: "auto",
+			offers: []offer{{Usable: map[string]string{"ibverbs": "it"}, Why: none.Why}, none}, want: "tcp",
+			why: "no efa at rank 0: no library; no ibverbs at rank 1: no library",
+		},
+		{name: "auto, none at all", asked: "auto", offers: []offer{none, has()}, want: "tcp", why: "no efa, ibverbs at rank 0: no library"},
 		{name: "auto, none", asked: "auto", offers: []offer{has("efa"), has("ibverbs")}, want: "tcp", why: "no efa at rank 1: no device; no ibverbs at rank 0: no library"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -295,8 +302,8 @@ func TestAutoWithNICsThatAreNotThere(t *testing.T) {
 	err := openFails(t, agGemm(t, 1, 1, 1), false, func(_ int, cfg *engine.Config) {
 		cfg.Net = engine.Net{Backend: "auto", Devices: "fake9"}
 	})
-	if err == nil || strings.Count(err.Error(), "--net-devices fake9: no network has them on all ranks: no efa at rank 0: ") != 2 ||
-		!strings.Contains(err.Error(), "no ibverbs at rank 0: of the NICs fake9, 0 can be used: there are fake0, fake1, fake2, fake3; no ofi at rank 0: ") {
+	if err == nil || strings.Count(err.Error(), "--net-devices fake9: no network has them on all ranks: no efa, ibverbs at rank 0: ") != 2 ||
+		!strings.Contains(err.Error(), "no efa, ibverbs at rank 0: of the NICs fake9, 0 can be used: there are fake0, fake1, fake2, fake3; no ofi at rank 0: ") {
 		t.Errorf("ranks said: %v", err)
 	}
 }
@@ -349,7 +356,7 @@ func TestFabricNames(t *testing.T) {
 		}
 	}
 	j = openJob(t, agGemm(t, 1, 1, 1), small, options{net: engine.Net{Backend: "auto"}})
-	if name, why := j.ranks[0].(engine.Networked).Network(); name != "tcp" || !strings.HasPrefix(why, "no efa at rank 0: ") {
+	if name, why := j.ranks[0].(engine.Networked).Network(); name != "tcp" || !strings.HasPrefix(why, "no efa") {
 		t.Errorf("network %q, %q", name, why)
 	}
 }
