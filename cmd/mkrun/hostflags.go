@@ -289,7 +289,9 @@ func (f *hostFlags) ways(reach *launch.Reach, list []hosts.Host, job *launch.Job
 			return err
 		}
 		job.Standing.Port = f.agentPort
-		if job.Standing.Secret, err = session.ReadSecretFile(path); err != nil {
+		if job.Standing.Secret, err = session.ReadSecretFile(path); errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("--agent standing: %w; mkrun agent --listen makes it, the same file is needed here and on all hosts", err)
+		} else if err != nil {
 			return fmt.Errorf("--agent standing: %w", err)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/mkrun/mkrun/internal/count"
 	"github.com/mkrun/mkrun/internal/gather"
 	"github.com/mkrun/mkrun/internal/launch"
 	"github.com/mkrun/mkrun/internal/suggest"
@@ -256,7 +257,7 @@ func (f *topoFlags) capture(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "%s: %d GPUs, %d NICs, %d PCI devices; read it with mkrun topo --from %s\n", f.snapshot, len(n.GPUs), len(n.NICs), len(n.PCI), f.snapshot)
+	fmt.Fprintf(out, "%s: %s, %s, %s; read it with mkrun topo --from %s\n", f.snapshot, count.Of(len(n.GPUs), "GPU"), count.Of(len(n.NICs), "NIC"), count.Of(len(n.PCI), "PCI device"), f.snapshot)
 	return nil
 }
 

@@ -67,11 +67,15 @@ WaitContext wait_context(const mk_context& c, uint64_t offset, WaitRecord* recor
 
 namespace {
 
+static_assert(kMaxRanks == MK_MOST_RANKS);
+
 void check_device(const mk_context_desc& d) {
   int devices = 0;
   const cudaError_t e = cudaGetDeviceCount(&devices);
   if (e == cudaErrorInsufficientDriver || e == cudaErrorNoDevice) {
     cudaGetLastError();
+    if (e == cudaErrorInsufficientDriver) // also said where there is none
+      fail(MK_ERROR_UNSUPPORTED, "no CUDA device: there is no NVIDIA driver, or one that is too old (%s)", cudaGetErrorString(e));
     fail(MK_ERROR_UNSUPPORTED, "no CUDA device: %s", cudaGetErrorString(e));
   }
   check_cuda(e, "counting the devices");
@@ -94,8 +98,8 @@ void check_desc(const mk_context_desc* d) {
   if (d->rank < 0 || d->rank >= d->world) fail(MK_ERROR_ARGUMENT, "rank %d is not in a world of %d", d->rank, d->world);
   if (d->world > 1 && d->allgather == nullptr) fail(MK_ERROR_ARGUMENT, "more than one rank needs an all-gather callback");
   if (d->heap_bytes == 0) fail(MK_ERROR_ARGUMENT, "heap_bytes is 0");
-  if (d->nodes < 0 || d->nodes > d->world || (d->nodes > 0 && d->node_ranks == nullptr))
-    fail(MK_ERROR_ARGUMENT, "nodes is %d for %d ranks, or node_ranks is NULL", d->nodes, d->world);
+  if (d->nodes < 0 || d->nodes > d->world) fail(MK_ERROR_ARGUMENT, "nodes is %d for %d ranks", d->nodes, d->world);
+  if (d->nodes > 0 && d->node_ranks == nullptr) fail(MK_ERROR_ARGUMENT, "node_ranks is NULL for %d nodes", d->nodes);
   int64_t ranks = 0;
   for (int i = 0; i < d->nodes; ++i) {
     if (d->node_ranks[i] < 1) fail(MK_ERROR_ARGUMENT, "node %d has %d ranks", i, d->node_ranks[i]);

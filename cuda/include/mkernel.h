@@ -65,6 +65,8 @@ typedef enum mk_network {
 
 struct mknet_desc;
 
+#define MK_MOST_RANKS 16 /* of a context */
+
 typedef struct mk_context_desc {
   uint32_t size, version;
   int32_t rank, world;

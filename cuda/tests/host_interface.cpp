@@ -184,7 +184,23 @@ TEST(structs_of_another_version_or_size_are_refused) {
   MK_INIT(&d);
   d.world = 2, d.heap_bytes = 1;
   CHECK(mk_context_create(&d, &context, &e) == MK_ERROR_ARGUMENT && has(e.text, "all-gather"));
-  d.world = 1, d.rank = 1;
+  d.world = 17;
+  CHECK(mk_context_create(&d, &context, &e) == MK_ERROR_ARGUMENT && has(e.text, "world is 17, this library takes 1 to 16 ranks"));
+  d.world = 2, d.allgather = [](void*, const void*, void*, uint64_t) { return 1; }, d.heap_bytes = 0;
+  CHECK(mk_context_create(&d, &context, &e) == MK_ERROR_ARGUMENT && has(e.text, "heap_bytes is 0"));
+  const int32_t ranks[] = {1, 2};
+  d.heap_bytes = 1, d.nodes = 3;
+  CHECK(mk_context_create(&d, &context, &e) == MK_ERROR_ARGUMENT && has(e.text, "nodes is 3 for 2 ranks"));
+  d.nodes = 2;
+  CHECK(mk_context_create(&d, &context, &e) == MK_ERROR_ARGUMENT && has(e.text, "node_ranks is NULL for 2 nodes"));
+  d.node_ranks = ranks, d.network = MK_NETWORK_NIC;
+  CHECK(mk_context_create(&d, &context, &e) == MK_ERROR_ARGUMENT && has(e.text, "the nodes have 3 ranks together, the world has 2"));
+  d.world = 3;
+  CHECK(mk_context_create(&d, &context, &e) == MK_ERROR_ARGUMENT && has(e.text, "net is NULL"));
+  d.network = MK_NETWORK_NONE;
+  CHECK(mk_context_create(&d, &context, &e) == MK_ERROR_UNSUPPORTED && has(e.text, "network 0 is unknown"));
+  MK_INIT(&d);
+  d.heap_bytes = 1, d.world = 1, d.rank = 1;
   CHECK(mk_context_create(&d, &context, &e) == MK_ERROR_ARGUMENT && has(e.text, "rank 1"));
   CHECK(mk_context_create(nullptr, &context, nullptr) == MK_ERROR_ARGUMENT);
   CHECK(mk_ag_gemm_launch(nullptr, nullptr, nullptr, nullptr, &e) == MK_ERROR_ARGUMENT);
@@ -192,13 +208,15 @@ TEST(structs_of_another_version_or_size_are_refused) {
 
 TEST(no_gpu_is_a_plain_message) {
   int devices = 0;
-  if (cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0) return;
+  const cudaError_t found = cudaGetDeviceCount(&devices);
+  if (found == cudaSuccess && devices > 0) return;
   mk_error e;
   mk_context* context = nullptr;
   mk_context_desc d;
   MK_INIT(&d);
   d.world = 1, d.heap_bytes = 1 << 20;
-  CHECK(mk_context_create(&d, &context, &e) == MK_ERROR_UNSUPPORTED && has(e.text, "no CUDA device"));
+  CHECK(mk_context_create(&d, &context, &e) == MK_ERROR_UNSUPPORTED && has(e.text, "no CUDA device: "));
+  CHECK(found != cudaErrorInsufficientDriver || has(e.text, "there is no NVIDIA driver, or one that is too old"));
   CHECK(context == nullptr);
 }
 

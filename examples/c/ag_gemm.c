@@ -12,6 +12,7 @@
 #define _GNU_SOURCE
 #include <cuda_runtime.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,17 +54,18 @@ static int allgather(void* user, const void* mine, void* all, uint64_t bytes) {
   return 0;
 }
 
+static int self; /* rank of this process, for messages */
 static mk_error error;
 
 static void check(int code) {
   if (code == MK_OK) return;
-  fprintf(stderr, "mkernel: %s\n", error.text);
+  fprintf(stderr, "rank %d: mkernel: %s\n", self, error.text);
   exit(1);
 }
 
 static void cuda(cudaError_t e) {
   if (e == cudaSuccess) return;
-  fprintf(stderr, "cuda: %s\n", cudaGetErrorString(e));
+  fprintf(stderr, "rank %d: cuda: %s\n", self, cudaGetErrorString(e));
   exit(1);
 }
 
@@ -77,8 +79,15 @@ static unsigned short bf16(float v) {
 static int run(Rank r) {
   const int64_t m = 1024, n = 512, k = 256, rows = m / r.world;
   const size_t a_bytes = rows * k * 2, b_bytes = n * k * 2, c_bytes = m * n * 2;
+  self = r.rank;
   unsigned short* host = malloc(c_bytes > b_bytes ? c_bytes : b_bytes);
   void *a, *b, *c;
+  int gpus;
+  cuda(cudaGetDeviceCount(&gpus));
+  if (r.rank >= gpus) {
+    fprintf(stderr, "rank %d: there is no GPU for it, only %d: start as many ranks as there are GPUs\n", r.rank, gpus);
+    return 1;
+  }
   cuda(cudaSetDevice(r.rank));
   cuda(cudaMalloc(&a, a_bytes));
   cuda(cudaMalloc(&b, b_bytes));
@@ -141,6 +150,12 @@ static int run(Rank r) {
   return wrong != 0;
 }
 
+/* Ends the ranks that are left: they would wait for one that failed, in their all-gather. */
+static void end(const pid_t* ranks, int world) {
+  for (int rank = 0; rank < world; ++rank)
+    if (ranks[rank] > 0) kill(ranks[rank], SIGTERM);
+}
+
 int main(int argc, char** argv) {
   const int world = argc > 1 ? atoi(argv[1]) : 1;
   if (world < 1 || world > kMostRanks || argc < 3) {
@@ -149,9 +164,20 @@ int main(int argc, char** argv) {
   }
   Meeting* meeting = mmap(NULL, sizeof *meeting, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (meeting == MAP_FAILED) return 1;
-  for (int rank = 0; rank < world; ++rank)
-    if (fork() == 0) exit(run((Rank){rank, world, meeting, argv[2]}));
+  pid_t ranks[kMostRanks];
   int failed = 0, status;
-  while (wait(&status) > 0) failed |= !WIFEXITED(status) || WEXITSTATUS(status) != 0;
+  for (int rank = 0; rank < world; ++rank) {
+    ranks[rank] = fork();
+    if (ranks[rank] == 0) exit(run((Rank){rank, world, meeting, argv[2]}));
+    failed |= ranks[rank] < 0;
+  }
+  if (failed) end(ranks, world);
+  for (pid_t ended; (ended = wait(&status)) > 0;) {
+    for (int rank = 0; rank < world; ++rank)
+      if (ranks[rank] == ended) ranks[rank] = 0;
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) continue;
+    if (!failed) end(ranks, world);
+    failed = 1;
+  }
   return failed;
 }

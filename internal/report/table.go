@@ -86,7 +86,11 @@ func (d *Document) deviceLine() string {
 		}
 	}
 	line := fmt.Sprintf("mover %v, tiles 128 x %v, %v CTAs; of the host %.0f us a call", d.Settings["mover"], d.Settings["tile"], d.Settings["ctas"], host)
-	if launches > 0 {
+	switch launches {
+	case 0:
+	case 1:
+		line += " for one kernel"
+	default:
 		line += fmt.Sprintf(" for %d kernels and copies", launches)
 	}
 	for _, role := range slices.Sorted(maps.Keys(waited)) {

@@ -81,6 +81,9 @@ func (r Request) chooseCUDA() (chosen, error) {
 	if err := cuda.Supports(r.Operator); err != nil {
 		return chosen{}, err
 	}
+	if err := cuda.CheckWorld(r.World); err != nil {
+		return chosen{}, err
+	}
 	if r.World.Nodes() > 1 && r.Remote && (r.Net.Backend == "" || r.Net.Backend == operator.NetAuto || r.Net.Backend == cuda.NetEmu) {
 		return chosen{}, errors.New("between hosts the CUDA engine sends by NICs: name them, as in --net ibverbs")
 	}

@@ -119,11 +119,16 @@ func (e *Eval) writeNICs(b *strings.Builder, s Style) {
 	n := e.Node
 	if len(n.NICs) == 0 {
 		if n.Details.NICs {
-			b.WriteString("\nno NIC was found\n")
+			if len(n.GPUs) > 0 {
+				b.WriteByte('\n')
+			}
+			b.WriteString("no NIC was found\n")
 		}
 		return
 	}
-	b.WriteByte('\n')
+	if len(n.GPUs) > 0 {
+		b.WriteByte('\n')
+	}
 	var rows [][]cell
 	for i := range n.NICs {
 		c := &n.NICs[i]

@@ -3,6 +3,8 @@ package topology
 import (
 	"fmt"
 	"strings"
+
+	"github.com/mkrun/mkrun/internal/count"
 )
 
 // Placing is where ranks go.
@@ -88,7 +90,7 @@ func Place(evals []*Eval, ranks int) (*Placing, error) {
 		}
 	}
 	if len(p.Ranks) < ranks {
-		return nil, fmt.Errorf("%d ranks do not fit: %d GPUs in %d nodes, one rank each", ranks, total, len(evals))
+		return nil, fmt.Errorf("%s do not fit: %s in %s, one rank each", count.Of(ranks, "rank"), count.Of(total, "GPU"), count.Of(len(evals), "node"))
 	}
 	return p, nil
 }

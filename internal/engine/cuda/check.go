@@ -45,6 +45,17 @@ func CheckWorkers(workers [plan.NumRoles]int, sms int) error {
 	return nil
 }
 
+// MostRanks is how many ranks the data plane connects: MK_MOST_RANKS.
+const MostRanks = 16
+
+// CheckWorld says why the ranks cannot be those of the CUDA engine, or nil.
+func CheckWorld(w plan.World) error {
+	if size := w.Size(); size > MostRanks {
+		return fmt.Errorf("the CUDA engine has up to %d ranks, and these are %d", MostRanks, size)
+	}
+	return nil
+}
+
 // Supports says why an operator cannot run on the CUDA engine, or nil.
 func Supports(operator string) error {
 	if operator != "ag_gemm" {

@@ -20,6 +20,8 @@ import (
 // ABI is the version of the data plane's C interface that this mkrun was built with.
 const ABI = uint32(C.MK_VERSION)
 
+var _ [C.MK_MOST_RANKS]struct{} = [MostRanks]struct{}{} // the same number
+
 // Library is the data plane library, open.
 type Library struct {
 	Path string
