@@ -83,6 +83,36 @@ TEST(bad_arguments_are_named) {
   CHECK(has(refusal(a), "2^39"));
 }
 
+// Each operand's pointer and pitch, also where others are as good as ever.
+TEST(every_misaligned_operand_is_named) {
+  for (const int64_t off : {1, 2, 8, 15}) {
+    mk_ag_gemm_args a = problem(8192, 1024, 8192);
+    a.a = operand + off;
+    CHECK(has(refusal(a), "a is not aligned to 16 bytes"));
+    a = problem(8192, 1024, 8192), a.b = operand + off;
+    CHECK(has(refusal(a), "b is not aligned to 16 bytes"));
+    a = problem(8192, 1024, 8192), a.c = operand + off;
+    CHECK(has(refusal(a), "c is not aligned to 16 bytes"));
+  }
+  const struct {
+    int64_t mk_ag_gemm_args::*pitch;
+    const char* name;
+    int64_t least;
+  } pitches[] = {{&mk_ag_gemm_args::lda, "lda", 8192}, {&mk_ag_gemm_args::ldb, "ldb", 8192}, {&mk_ag_gemm_args::ldc, "ldc", 1024}};
+  for (const auto& p : pitches) {
+    for (const int64_t bad : {int64_t{0}, -p.least, p.least - 8, p.least + 4}) {
+      mk_ag_gemm_args a = problem(8192, 1024, 8192);
+      a.*p.pitch = bad;
+      CHECK(has(refusal(a), (p.name + (" is " + std::to_string(bad)) + ",").c_str()));
+    }
+    mk_ag_gemm_args a = problem(8192, 1024, 8192);
+    a.*p.pitch = INT64_MAX - 7;
+    CHECK(has(refusal(a), p.name) && has(refusal(a), "too large"));
+    a.*p.pitch = p.least + 8;
+    CHECK(refusal(a).empty());
+  }
+}
+
 TEST(capacity_refuses_what_overflows) {
   mk_ag_gemm_desc d;
   MK_INIT(&d);
