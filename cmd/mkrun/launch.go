@@ -120,7 +120,7 @@ The first failure ends the job with one message. Exit status: 0; the first faili
   mkrun launch --nodes 2 --ppn 2 --json ag_gemm --m 2048 --n 1024 --k 1024 > result.json
   mkrun launch --nodes 2 --ppn 4 --dry-run ag_gemm --shape llama3-70b/attn-qkv/tp8 --tokens 4096
   mkrun launch --ppn 4 --timeout 10m -- python train.py --lr 1e-4
-  mkrun launch -H node[01-04]:8 --check ag_gemm --m 8192 --n 4096 --k 4096
+  mkrun launch -H 'node[01-04]:8' --check ag_gemm --m 8192 --n 4096 --k 4096
   mkrun launch --hostfile hosts -n 16 --map-by cyclic -- ./program`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if cmd.ArgsLenAtDash() == 0 && len(args) > 0 || f.module != "" && cmd.ArgsLenAtDash() <= 0 && (len(args) == 0 || cmd.ArgsLenAtDash() == 0) {

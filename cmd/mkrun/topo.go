@@ -71,7 +71,7 @@ answer; 2 bad command line.`,
   mkrun topo --explain gpu3
   mkrun topo --check --expect h200-8 --json
   mkrun topo --measure --check
-  mkrun topo -H node[01-16] --check
+  mkrun topo -H 'node[01-16]' --check
   mkrun topo --from machine.xml --format svg -o machine.svg
   nvidia-smi topo -m | mkrun topo --from -
   mkrun topo --snapshot here.tar.gz && mkrun topo --from here.tar.gz`,

@@ -161,7 +161,7 @@ func (s RunSpec) Validate() error {
 	case s.Net.Backend == "efa" && ofConnections(s.Net):
 		return errors.New("--net efa has no connections: of the settings of queue pairs it takes --net-qps, -service-level and -rnr-retries")
 	case s.WaitTimeout <= 0:
-		return errors.New("the time-out of waits must be positive: every wait is bounded")
+		return fmt.Errorf("--wait-timeout %v: it must be positive, since every wait is bounded", s.WaitTimeout)
 	case s.Net.Latency >= s.WaitTimeout || s.Net.Jitter >= s.WaitTimeout-s.Net.Latency:
 		return fmt.Errorf("messages would be %v under way, and waits end after %v (--wait-timeout)", s.Net.Latency+s.Net.Jitter, s.WaitTimeout)
 	}
