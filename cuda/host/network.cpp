@@ -48,7 +48,8 @@ bool is_emulated(const mk_context_desc& d) {
 
 uint64_t opening_limit(uint64_t timeout_ns) { return std::max(timeout_ns / 2, kOpening); }
 
-ProxyDevice::ProxyDevice(int device, uint64_t largest_copy) : device_(device), largest_(largest_copy), events_(kEvents) {
+ProxyDevice::ProxyDevice(int device, uint64_t largest_copy) : ProxyDevice(device) {
+  largest_ = largest_copy;
   stream_ = make_urgent_stream("the proxy's stream");
   void* memory = nullptr;
   check_cuda(cudaHostAlloc(&memory, largest_copy, cudaHostAllocPortable), "pinned memory");
@@ -150,10 +151,13 @@ void MappedFifo::open(SendSpace& s) const {
   s.place = place_;
 }
 
+NodeNetwork::NodeNetwork(const mk_context_desc& desc, const Driver& driver, SymmetricHeap& heap, const std::string& place)
+    : desc_(desc), place_(place), driver_(driver), heap_(heap), device_(desc.device, largest_piece(desc)), mapped_(desc.world),
+      peers_(desc.world) {}
+
 NodeNetwork::NodeNetwork(const mk_context_desc& desc, const Driver& driver, SymmetricHeap& heap, const std::vector<bool>& same_gpu,
                          const std::vector<int>& node_of)
-    : desc_(desc), place_(place_of(node_of[desc.rank])), driver_(driver), heap_(heap), device_(desc.device, largest_piece(desc)), mapped_(desc.world),
-      peers_(desc.world) {
+    : NodeNetwork(desc, driver, heap, place_of(node_of[desc.rank])) {
   const bool emu = is_emulated(desc);
   for (int r = 0; r < desc.world; ++r) {
     mapped_[r] = heap.base(r);

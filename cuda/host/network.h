@@ -34,6 +34,7 @@ class ProxyDevice {
 
  private:
   static constexpr int kEvents = 1024;  // more than writes can be under way
+  explicit ProxyDevice(int device) : device_(device), events_(kEvents) {}  // the rest of it can fail, and is undone then
   static int copy(void* self, void* target, const void* source, uint64_t bytes);
   static int store(void* self, void* target, uint64_t value);
   static int mark(void* self, uint64_t* ticket);
@@ -47,7 +48,7 @@ class ProxyDevice {
     uint64_t bytes;
   };
   int device_;
-  uint64_t largest_;
+  uint64_t largest_ = 0;
   cudaStream_t stream_ = nullptr;
   char* bounce_ = nullptr;
   uint64_t* values_ = nullptr;  // pinned ring: what stores copy from
@@ -93,6 +94,8 @@ class NodeNetwork {
   void forget(const std::vector<char*>& abort_words);
 
  private:
+  // What needs no undoing. The constructor above delegates to it: should it fail, the destructor undoes what it had done.
+  NodeNetwork(const mk_context_desc& desc, const Driver& driver, SymmetricHeap& heap, const std::string& place);
   static void failed(void* self, const mknet_error* error);
   mknet_desc describe_nics() const;
   mknet_group group() const;

@@ -27,7 +27,7 @@
 extern "C" {
 #endif
 
-#define MKNET_VERSION 2u
+#define MKNET_VERSION 3u
 #if defined(__GNUC__)
 #define MKNET_API __attribute__((visibility("default")))
 #else
@@ -170,6 +170,7 @@ typedef struct mknet_stats {
   uint64_t nic_wakes;      /* sleeps that a NIC ended */
   uint64_t late_ns;        /* how long the proxy had slept when the last command that ended a sleep came */
   uint64_t flags_raised;   /* by this proxy for its peers' commands */
+  uint64_t woken_ns;       /* CLOCK_MONOTONIC when the proxy had the last command that ended a sleep */
 } mknet_stats;
 
 MKNET_API uint32_t mknet_version(void);

@@ -11,15 +11,29 @@
  *   store words 1 to 7 of the slot                   ... post it, see it through ...
  *   store slot.sequence = p + 1  (release.sys)       completed = q  (release): sources of all commands below q
  *                                                    its peer's word, as completed, for commands to that peer alone
- *   host only: full fence; if sleeping != 0 and        may be reused
- *     exchange(sleeping, 0) != 0: add 1 to the
- *     eventfd wake_fd
+ *   host only: wake the proxy if it sleeps             may be reused
  *
  * A slot says by its sequence whose turn it is, so nothing is ever cleared and a stale slot is never taken for a new
  * one. The wait reads `consumed` with acquire: the slot's words are written only after the proxy has read the old ones.
  *
  * Host producers claim by compare-and-swap, and only when there is room: one that gives up leaves no claimed slot behind.
  * A GPU producer that gives up has to set `abort`: the proxy would wait for its slot for ever.
+ *
+ * A proxy that sleeps is woken by host producers of its own process. `sleeping` says how it sleeps, `wakes` counts what it was
+ * woken for, so that nothing is lost between its last look and its sleep:
+ *
+ *   producer                                         proxy; `seen` is the count that it has acted upon
+ *   store slot.sequence                              store sleeping = how
+ *   full fence                                       full fence
+ *   if sleeping != 0 and                             stay awake if slot.sequence == p + 1, or abort is set
+ *      (how = exchange(sleeping, 0)) != 0:           stay awake if wakes != seen
+ *     add 1 to wakes (release)                       MKNET_BY_FUTEX: wait, bounded, while the futex wakes == seen
+ *     MKNET_BY_FUTEX: wake the futex wakes           MKNET_BY_FD: poll wake_fd and the descriptors of NICs, bounded
+ *     MKNET_BY_FD: add 1 to the eventfd wake_fd      store sleeping = 0; seen = wakes (acquire); look at everything
+ *
+ * Of the two fences one comes first: either the producer sees that the proxy sleeps, or the proxy sees the command. The first
+ * producer that finds it asleep wakes it for all. Whoever has something else for it (a request, the abort) stores that,
+ * adds to `wakes` and wakes by both ways, whatever `sleeping` says.
  *
  * GPU producers claim positions at a counter in their own memory, which starts at the value of `tail`, and do not wake:
  * the proxy looks by itself. One FIFO has either host or GPU producers. A GPU thread stores words 1 to 7 with ordinary
@@ -39,6 +53,12 @@
 
 enum {
   MKNET_WRITE = 1 /* rows x bytes from the source to the peer's heap, then the flag; bytes 0: the flag alone */
+};
+
+/* How the proxy sleeps; 0: it does not, or somebody is waking it. */
+enum {
+  MKNET_BY_FD = 1,   /* NICs have descriptors to wait for */
+  MKNET_BY_FUTEX = 2 /* fewer steps of the kernel's, but only `wakes` is waited for */
 };
 
 #define MKNET_NO_FLAG UINT64_MAX
@@ -84,9 +104,10 @@ typedef struct mknet_fifo {
   char pad2[MKNET_FIFO_LINE - 8];
   uint64_t completed; /* proxy: sources of commands at positions below may be reused */
   char pad3[MKNET_FIFO_LINE - 8];
-  uint32_t sleeping; /* 1 while the proxy waits for `wake_fd`, as for its NICs, and nobody has woken it */
+  uint32_t sleeping; /* MKNET_BY_FD or MKNET_BY_FUTEX while the proxy sleeps and nobody is waking it */
   int32_t wake_fd;   /* an eventfd; never blocks */
-  char pad4[MKNET_FIFO_LINE - 8];
+  uint32_t wakes;    /* a private futex; wraps */
+  char pad4[MKNET_FIFO_LINE - 12];
   uint32_t abort;    /* non-zero: producers leave their waits; sticky until the reset */
   char pad5[MKNET_FIFO_LINE - 4];
 } mknet_fifo;
@@ -95,6 +116,7 @@ MKNET_ASSERT(offsetof(mknet_fifo, tail) == 1 * MKNET_FIFO_LINE, "layout");
 MKNET_ASSERT(offsetof(mknet_fifo, consumed) == 2 * MKNET_FIFO_LINE, "layout");
 MKNET_ASSERT(offsetof(mknet_fifo, completed) == 3 * MKNET_FIFO_LINE, "layout");
 MKNET_ASSERT(offsetof(mknet_fifo, sleeping) == 4 * MKNET_FIFO_LINE, "layout");
+MKNET_ASSERT(offsetof(mknet_fifo, wakes) == 4 * MKNET_FIFO_LINE + 8, "layout");
 MKNET_ASSERT(offsetof(mknet_fifo, abort) == 5 * MKNET_FIFO_LINE, "layout");
 MKNET_ASSERT(sizeof(mknet_fifo) == 6 * MKNET_FIFO_LINE, "layout");
 

@@ -21,10 +21,8 @@ constexpr uint64_t kFirstNap = 10000;
 constexpr uint64_t kBusyNap = 50000;         // longest while writes are under way
 constexpr uint64_t kIdleNap = 1000000;       // longest while a command or an arrival may come unannounced
 constexpr uint64_t kNicNap = 4000000;        // longest while NICs wake us: one that forgets to costs no more
-constexpr uint64_t kLongSleep = 100000000;   // while only a wake-up can bring work
-constexpr uint64_t kLongIdle = 1000000000;   // after which the longest nap is:
-constexpr uint64_t kLongNap = 1900000;
-constexpr uint64_t kLongSlack = 100000;      // by how much the kernel may be late then, if that saves it a timer of its own
+constexpr uint64_t kLongNap = 4000000;       // longest when nothing has come for long,
+constexpr uint64_t kIdlePart = 500;          // which is this part of the time since the last work
 constexpr int kTake = 64;                    // commands between two looks at the NICs
 constexpr uint64_t kAskNap = 50000;
 constexpr uint64_t kPatience = 60000000000u;  // until the thread must have done what it was asked for, on a busy machine
@@ -35,13 +33,6 @@ void pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #endif
-}
-
-// By how much this thread's timers may be late.
-void set_slack(uint64_t ns) {
-  static thread_local uint64_t now = 0;
-  if (now != ns) prctl(PR_SET_TIMERSLACK, static_cast<unsigned long>(ns));
-  now = ns;
 }
 
 }  // namespace
@@ -95,6 +86,7 @@ Proxy::~Proxy() {
 
 void Proxy::run() {
   prctl(PR_SET_NAME, "mknet-proxy");
+  prctl(PR_SET_TIMERSLACK, 1ul);  // naps are short
   try {
     loop();
     return;
@@ -136,10 +128,10 @@ void Proxy::loop() {
     bool busy = false;
     mknet_command c;
     for (int i = 0; i < kTake && transfer_.room() && ring_.take(&c); ++i) {
+      note_command();
       transfer_.submit(c, ring_.next() - 1);
       busy = true;
     }
-    if (busy && slept_ns_ != 0) late_ns_ = now_ns() - slept_ns_, ++wakes_;
     slept_ns_ = 0;
     busy |= serve();
     busy |= transfer_.progress();
@@ -152,6 +144,15 @@ void Proxy::loop() {
       rest(now);
     }
   }
+}
+
+// How soon the first command after a sleep was here; before the work with it begins.
+void Proxy::note_command() {
+  if (slept_ns_ == 0) return;
+  woken_ns_ = now_ns();
+  late_ns_ = woken_ns_ - slept_ns_;
+  slept_ns_ = 0;
+  ++wakes_;
 }
 
 void Proxy::publish() {
@@ -173,12 +174,15 @@ void Proxy::rest(uint64_t now) {
     return;
   }
   const std::vector<int>& nics = by_nics ? transfer_.descriptors() : no_nics_;
-  const uint64_t longest = s_.device_producers ? kIdleNap : !nics.empty() ? (idle ? kNicNap : kIdleNap) : !idle ? kBusyNap : by_nics ? kIdleNap : kLongSleep;
-  // With GPU producers the spinning was long enough already.
-  const uint64_t ns = s_.device_producers || !nics.empty() || longest == kLongSleep ? longest : nap_ns_;
-  const bool rarely = ns == kIdleNap && idle && now - active_ns_ > kLongIdle;
-  set_slack(rarely ? kLongSlack : 1);
-  const Woken why = ring_.sleep(rarely ? kLongNap : ns, nics);
+  uint64_t longest = s_.long_sleep_ns;
+  if (s_.device_producers || (!nics.empty() && !idle)) longest = kIdleNap;
+  else if (!nics.empty()) longest = kNicNap;
+  else if (by_nics) longest = idle ? kIdleNap : kBusyNap;
+  // Naps get longer where only looking finds what NICs bring. With GPU producers the spinning was long enough already.
+  const bool grows = by_nics && nics.empty() && !s_.device_producers;
+  uint64_t ns = grows ? nap_ns_ : longest;
+  if (ns == kIdleNap && idle) ns = std::clamp((now - active_ns_) / kIdlePart, kIdleNap, kLongNap);
+  const Woken why = ring_.sleep(ns, nics);
   quick_ = now_ns() - active_ns_ < kHostSpin ? quick_ + 1 : 0;
   if (why == Woken::kNever) return;
   if (why == Woken::kByNic) ++nic_wakes_;
@@ -245,7 +249,6 @@ void Proxy::ask(uint32_t what, uint64_t deadline_ns, const char* doing) {
     }
     late = now_ns() >= deadline_ns;
     nap(kAskNap);
-    ring_.wake();  // again: the thread may have been on its way to sleep
   }
   verdict_.check();  // a thread that failed takes the request back
 }
@@ -285,6 +288,7 @@ void Proxy::statistics(mknet_stats* out) const {
   out->naps = naps_;
   out->nic_wakes = nic_wakes_;
   out->late_ns = late_ns_;
+  out->woken_ns = woken_ns_;
 }
 
 }  // namespace mk::net

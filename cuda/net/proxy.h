@@ -1,8 +1,9 @@
 // The proxy thread: takes commands from the FIFO, sees them through, publishes what is complete, sleeps when there is
 // nothing to do, and ends everything at the first failure.
 //
-// Host producers wake it. GPU producers cannot, so with them it spins for 100 ms after the last command and then looks
-// once a millisecond. A receiver's proxy on an unordered network must look for arrivals too, unless its NICs wake it.
+// Host producers wake it. GPU producers cannot, so with them it spins for 100 ms after the last command and then looks once a
+// millisecond, less often when more time has passed. A receiver's proxy on an unordered network must look for arrivals too,
+// unless its NICs wake it.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -21,6 +22,7 @@ namespace mk::net {
 struct ProxySettings {
   bool device_producers = false;
   bool listens = false;  // some NIC does
+  uint64_t long_sleep_ns = 100000000;  // while only a wake-up can bring work; in tests so long that a lost one shows
   std::vector<int> cpus; // to run on; empty: those of the thread that starts it
   mknet_failed failed = nullptr;
   void* failed_user = nullptr;
@@ -65,6 +67,7 @@ class Proxy {
   void pin();
   bool serve();
   void rest(uint64_t now);
+  void note_command();
   void publish();
   // Asks the thread to run its part of verify, drain or call; waits until it has.
   void ask(uint32_t what, uint64_t deadline_ns, const char* doing);
@@ -95,7 +98,7 @@ class Proxy {
   const std::vector<int> no_nics_;
   uint64_t active_ns_ = 0, nap_ns_ = 0, slept_ns_ = 0;
   int quick_ = 0;  // sleeps, one after the other, that ended so soon that spinning would have been as well
-  std::atomic<uint64_t> wakes_{0}, naps_{0}, nic_wakes_{0}, late_ns_{0};
+  std::atomic<uint64_t> wakes_{0}, naps_{0}, nic_wakes_{0}, late_ns_{0}, woken_ns_{0};
   std::atomic<uint64_t> counts_[5] = {};
   std::thread thread_;
 };

@@ -1,8 +1,10 @@
 #include "net/ring.h"
 
+#include <linux/futex.h>
 #include <sched.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -26,9 +28,19 @@ T load(const T* p, int order) {
   return __atomic_load_n(p, order);
 }
 
+timespec time_of(uint64_t ns) { return {static_cast<time_t>(ns / 1000000000u), static_cast<long>(ns % 1000000000u)}; }
+
 void nap(uint64_t ns) {
-  const timespec t = {static_cast<time_t>(ns / 1000000000u), static_cast<long>(ns % 1000000000u)};
+  const timespec t = time_of(ns);
   nanosleep(&t, nullptr);
+}
+
+void wake_futex(uint32_t* word) { syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0); }
+
+// A counter that is full, as it could be after 2^64 - 2 calls, wakes as well.
+void add_one(int eventfd) {
+  const uint64_t one = 1;
+  if (write(eventfd, &one, sizeof one) != sizeof one) return;
 }
 
 }  // namespace
@@ -95,7 +107,14 @@ uint64_t Ring::push(const mknet_command& command, uint64_t deadline_ns) {
   // Sequentially consistent, as the load of `sleeping`: either the proxy sees the command before it sleeps, or we see
   // that it sleeps.
   __atomic_store_n(&s->sequence, position + 1, __ATOMIC_SEQ_CST);
-  if (load(&head_->sleeping, __ATOMIC_SEQ_CST) != 0 && __atomic_exchange_n(&head_->sleeping, 0, __ATOMIC_SEQ_CST) != 0) wake();
+  if (load(&head_->sleeping, __ATOMIC_SEQ_CST) == 0) return position;
+  const uint32_t how = __atomic_exchange_n(&head_->sleeping, 0, __ATOMIC_SEQ_CST);
+  if (how == 0) return position;
+  __atomic_fetch_add(&head_->wakes, 1, __ATOMIC_SEQ_CST);
+  if (how == MKNET_BY_FUTEX)
+    wake_futex(&head_->wakes);
+  else
+    add_one(head_->wake_fd);
   return position;
 }
 
@@ -112,27 +131,57 @@ void Ring::complete(uint64_t position) { __atomic_store_n(&head_->completed, pos
 
 void Ring::complete(uint32_t peer, uint64_t position) { __atomic_store_n(peer_word(peer), position, __ATOMIC_RELEASE); }
 
-Woken Ring::sleep(uint64_t ns, const std::vector<int>& nics) {
-  __atomic_store_n(&head_->sleeping, 1, __ATOMIC_SEQ_CST);
-  Woken why = Woken::kNever;
-  if (load(&slot(next_)->sequence, __ATOMIC_SEQ_CST) != next_ + 1 && !aborted()) {
-    const timespec t = {static_cast<time_t>(ns / 1000000000u), static_cast<long>(ns % 1000000000u)};
-    waits_.assign(1, {head_->wake_fd, POLLIN, 0});
-    for (const int fd : nics) waits_.push_back({fd, POLLIN, 0});
-    const int ready = ppoll(waits_.data(), waits_.size(), &t, nullptr);
-    // Who wakes us adds to the counter, which stays until it is read: no wake-up is lost between two sleeps.
+bool Ring::announce(const std::vector<int>& nics) {
+  if (!nics.empty() && rung_) {
+    // Before we say that we sleep, so that what is added from now on is for this sleep; and not as soon as it wakes us, since
+    // then there is a command to look at.
     uint64_t count;
-    const bool woken = ready > 0 && waits_[0].revents != 0 && read(head_->wake_fd, &count, sizeof count) == sizeof count;
-    why = woken ? Woken::kByProducer : ready > 0 ? Woken::kByNic : Woken::kByTime;
+    rung_ = read(head_->wake_fd, &count, sizeof count) != sizeof count && errno != EAGAIN;
   }
+  __atomic_store_n(&head_->sleeping, nics.empty() ? MKNET_BY_FUTEX : MKNET_BY_FD, __ATOMIC_SEQ_CST);
+  if (load(&slot(next_)->sequence, __ATOMIC_SEQ_CST) != next_ + 1 && !aborted()) return true;
+  __atomic_store_n(&head_->sleeping, 0, __ATOMIC_SEQ_CST);
+  return false;
+}
+
+Woken Ring::wait(uint64_t ns, const std::vector<int>& nics) {
+  const Woken why = woken() ? Woken::kByProducer : nics.empty() ? wait_by_futex(ns) : wait_by_fd(ns, nics);
   __atomic_store_n(&head_->sleeping, 0, __ATOMIC_SEQ_CST);
   return why;
 }
 
-// A counter that is full, as it could be after 2^64 - 2 calls, wakes as well.
+// Each wake-up counts in `wakes`, which stays different from what we have seen until we look: none is lost between two
+// sleeps, nor between the look and the sleep.
+bool Ring::woken() {
+  const uint32_t wakes = load(&head_->wakes, __ATOMIC_ACQUIRE);
+  if (wakes == seen_) return false;
+  seen_ = wakes;
+  rung_ = true;
+  return true;
+}
+
+// A producer may call when its count was seen already: that ends a sleep for nothing.
+Woken Ring::wait_by_futex(uint64_t ns) {
+  const timespec t = time_of(ns);
+  const bool over = syscall(SYS_futex, &head_->wakes, FUTEX_WAIT_PRIVATE, seen_, &t, nullptr, 0) != 0 && errno == ETIMEDOUT;
+  woken();
+  return over ? Woken::kByTime : Woken::kByProducer;
+}
+
+Woken Ring::wait_by_fd(uint64_t ns, const std::vector<int>& nics) {
+  const timespec t = time_of(ns);
+  waits_.assign(1, {head_->wake_fd, POLLIN, 0});
+  for (const int fd : nics) waits_.push_back({fd, POLLIN, 0});
+  const int ready = ppoll(waits_.data(), waits_.size(), &t, nullptr);
+  const bool rung = ready > 0 && waits_[0].revents != 0, counted = woken();
+  rung_ |= rung;
+  return ready == 0 ? Woken::kByTime : ready > 0 && !rung && !counted ? Woken::kByNic : Woken::kByProducer;
+}
+
 void Ring::wake() {
-  const uint64_t one = 1;
-  if (write(head_->wake_fd, &one, sizeof one) != sizeof one) return;
+  __atomic_fetch_add(&head_->wakes, 1, __ATOMIC_SEQ_CST);
+  wake_futex(&head_->wakes);
+  add_one(head_->wake_fd);
 }
 
 void Ring::abort() {

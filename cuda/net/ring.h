@@ -38,8 +38,13 @@ class Ring {
   // Proxy: those to a peer are.
   void complete(uint32_t peer, uint64_t position);
   // Proxy: sleeps until a host producer pushes, wake() is called, one of the descriptors of NICs can be read, or the time
-  // is over. kNever: there was a command already, or an abort.
-  Woken sleep(uint64_t ns, const std::vector<int>& nics = {});
+  // is over: by futex without descriptors, else by ppoll. kNever: there was a command already, or an abort. What was stored
+  // before a wake() is seen after the next sleep, also if wake() came before it.
+  Woken sleep(uint64_t ns, const std::vector<int>& nics = {}) { return announce(nics) ? wait(ns, nics) : Woken::kNever; }
+  // The two halves of sleep(), between which tests act: says that the proxy sleeps, and looks once more; false: for nothing,
+  // as there is a command or an abort.
+  bool announce(const std::vector<int>& nics = {});
+  Woken wait(uint64_t ns, const std::vector<int>& nics = {});
 
   void wake();
   void abort();
@@ -52,13 +57,20 @@ class Ring {
   void reset(uint64_t start);
 
  private:
+  // Whether somebody has woken the proxy since the last call.
+  bool woken();
+  Woken wait_by_futex(uint64_t ns);
+  Woken wait_by_fd(uint64_t ns, const std::vector<int>& nics);
+
   mknet_command* slot(uint64_t position) const;
   uint64_t* peer_word(uint32_t peer) const;
 
   const uint32_t peers_;
   mknet_fifo* head_ = nullptr;
   uint64_t next_ = 0;
-  std::vector<pollfd> waits_;  // of sleep(): the eventfd, then NICs
+  uint32_t seen_ = 0;          // of head_->wakes
+  bool rung_ = false;          // somebody may have added to the eventfd since it was read
+  std::vector<pollfd> waits_;  // of wait(): the eventfd, then NICs
 };
 
 }  // namespace mk::net

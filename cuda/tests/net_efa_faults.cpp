@@ -206,6 +206,41 @@ TEST(efa_V82_V85_reset_makes_all_anew) {
   CHECK(Ranks::endpoint(ranks[1], 0) != stale);
 }
 
+// Peers of an earlier generation are gone with their address handles: nothing is sent to them, and no message says they are there.
+TEST(efa_knows_no_peer_behind_a_disconnect) {
+  fresh_efa();
+  std::vector<uint64_t> memory[2];
+  std::unique_ptr<Nic> nics[2];
+  for (int r = 0; r < 2; ++r) {
+    mknet_desc d;
+    MKNET_INIT(&d);
+    d.rank = r, d.world = 2;
+    use_efa(d);
+    nics[r] = std::move(open_efa(d).at(0));
+    memory[r].assign(512, 0);
+    Region region;
+    region.base = reinterpret_cast<char*>(memory[r].data()), region.bytes = 4096, region.writable = true;
+    for (const uint32_t number : {kHeap, kInbox, kOutbox}) nics[r]->add_region(number, region);
+  }
+  const Blob common[2] = {nics[0]->common(1), nics[1]->common(1)};
+  nics[0]->connect(1, 1, common[1], nics[1]->endpoint(0), nullptr);
+  CHECK(has(nics[0]->path(1, 0), "of efa10"));
+  Write w;
+  w.id = 4, w.peer = 1, w.bytes = 8;
+  for (const bool reopened : {false, true}) {
+    nics[0]->disconnect();
+    if (reopened) nics[0]->common(2);
+    CHECK(nics[0]->path(1, 0) == "not connected");
+    std::string text;
+    try {
+      nics[0]->post(&w, 1);
+    } catch (const Error& e) {
+      text = e.what();
+    }
+    CHECK(has(text, "there is no connection to rank 1"));
+  }
+}
+
 // Endpoint data comes from outside: truncated, flipped and stretched it is refused.
 TEST(efa_endpoints_are_not_believed) {
   fresh_efa();

@@ -13,8 +13,8 @@ import (
 // A file that is there and is not this version's library is refused by what it is.
 func TestOtherLibrariesAreRefused(t *testing.T) {
 	for source, want := range map[string]string{
-		"unsigned mknet_version(void) { return 77; }": "it has version 77 of the interface, this mkrun speaks version 2",
-		"unsigned mknet_version(void) { return 2; }":  "it has no function mknet_usable",
+		"unsigned mknet_version(void) { return 77; }": "it has version 77 of the interface, this mkrun speaks version 3",
+		"unsigned mknet_version(void) { return 3; }":  "it has no function mknet_usable",
 		"int other;": "it has no function mknet_version",
 	} {
 		path := filepath.Join(t.TempDir(), Library)

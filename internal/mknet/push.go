@@ -16,6 +16,8 @@ import (
 const (
 	spins   = 200 // looks before a waiting producer naps
 	longest = 200 * time.Microsecond
+
+	futexWake = 1 | 128 // FUTEX_WAKE_PRIVATE: the proxy is a thread of this process
 )
 
 func word64(p *C.uint64_t) *atomic.Uint64 { return (*atomic.Uint64)(unsafe.Pointer(p)) }
@@ -52,16 +54,28 @@ func (n *Net) Push(c Command, deadline time.Time) (position uint64, err error) {
 	slot.flag, slot.value = C.uint64_t(c.Flag), C.uint64_t(c.Value)
 	slot.source_stride, slot.target_stride = C.uint32_t(c.SourceStride), C.uint32_t(c.TargetStride)
 	word64(&slot.sequence).Store(position + 1)
-	if sleeping := word32(&f.sleeping); sleeping.Load() != 0 && sleeping.Swap(0) != 0 {
-		wake(int(f.wake_fd))
-	}
+	n.wake()
 	return position, nil
 }
 
-// wake adds 1 to the eventfd that a sleeping proxy waits for. The write never blocks, so the scheduler need not know.
-func wake(fd int) {
+// wake wakes the proxy if it sleeps, after a command was stored. Neither call blocks, so the scheduler need not know.
+func (n *Net) wake() {
+	f := n.fifo
+	sleeping := word32(&f.sleeping)
+	if sleeping.Load() == 0 {
+		return
+	}
+	how := sleeping.Swap(0)
+	if how == 0 {
+		return // another producer is at it
+	}
+	word32(&f.wakes).Add(1)
+	if how == C.MKNET_BY_FUTEX {
+		_, _, _ = syscall.RawSyscall6(syscall.SYS_FUTEX, uintptr(unsafe.Pointer(&f.wakes)), futexWake, 1, 0, 0, 0)
+		return
+	}
 	one := uint64(1)
-	_, _, _ = syscall.RawSyscall(syscall.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(&one)), unsafe.Sizeof(one))
+	_, _, _ = syscall.RawSyscall(syscall.SYS_WRITE, uintptr(f.wake_fd), uintptr(unsafe.Pointer(&one)), unsafe.Sizeof(one))
 }
 
 // Flush waits until the command to a peer that is at a position, and those to that peer before it, are complete.
