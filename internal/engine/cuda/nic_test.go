@@ -3,6 +3,7 @@ package cuda_test
 import (
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -122,8 +123,8 @@ func TestNICsThatAreNotThere(t *testing.T) {
 		net  engine.Net
 		want string
 	}{
-		"ibverbs": {engine.Net{Devices: "mlx5_7"}, "rank 0: of the NICs mlx5_7, 0 can be used"},
-		"efa":     {engine.Net{Devices: "rdmap9s31"}, "rank 0: of the NICs rdmap9s31, 0 can be used"},
+		"ibverbs": {engine.Net{Devices: "mlx5_7"}, "rank 0 (host memory): of the NICs mlx5_7, 0 can be used"},
+		"efa":     {engine.Net{Devices: "rdmap9s31"}, "rank 0 (host memory): of the NICs rdmap9s31, 0 can be used"},
 		"ofi":     {engine.Net{Provider: "psm9"}, "the provider psm9 is not here, or not one that can write to memory of peers"},
 	} {
 		t.Run(backend, func(t *testing.T) {
@@ -137,6 +138,38 @@ func TestNICsThatAreNotThere(t *testing.T) {
 				t.Errorf("%v", errs)
 			}
 		})
+	}
+}
+
+// A network library that never comes back is given up in time for all ranks to say so. (Its threads stay in it.)
+func TestALibraryThatHangs(t *testing.T) {
+	needNICs(t, "ibverbs")
+	dir := t.TempDir()
+	source, library := filepath.Join(dir, "hang.c"), filepath.Join(dir, "libhang.so")
+	text := "int pause(void);\n"
+	for _, name := range []string{
+		"ibv_get_device_list", "ibv_free_device_list", "ibv_open_device", "ibv_close_device", "ibv_query_device", "ibv_query_port", "ibv_query_pkey",
+		"_ibv_query_gid_table", "ibv_alloc_pd", "ibv_dealloc_pd", "ibv_reg_mr", "ibv_dereg_mr", "ibv_create_cq", "ibv_destroy_cq", "ibv_create_qp",
+		"ibv_modify_qp", "ibv_query_qp", "ibv_destroy_qp", "ibv_get_async_event", "ibv_ack_async_event", "ibv_wc_status_str", "ibv_event_type_str",
+	} {
+		text += "void *" + name + "(void) { for (;;) pause(); }\n"
+	}
+	if err := os.WriteFile(source, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.CommandContext(t.Context(), "gcc", "-shared", "-fPIC", source, "-o", library).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	t.Setenv("HOSTLIB_VERBS", library)
+	s := spec(plan.Shape{M: 70, N: 40, K: 40}, 1)
+	s.World = plan.Uniform(2, 1)
+	s.Net = engine.Net{Backend: "ibverbs"}
+	s.WaitTimeout = 6 * time.Second
+	_, errs := run(t, s, onHostlib)
+	for rank, err := range errs {
+		if want := " (host memory): ibverbs did not open its NICs within 3 s: " + library + ", or a driver under it, hangs."; err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("rank %d says %v, want %s", rank, err, want)
+		}
 	}
 }
 

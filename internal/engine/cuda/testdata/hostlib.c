@@ -244,6 +244,7 @@ static int join_nics(mk_context* c, mk_error* e) {
   mknet_group g;
   MKNET_INIT(&g);
   g.allgather = c->d.allgather, g.user = c->d.user, g.peers = peers, g.mapped = (void**)c->heap, g.verify_ns = c->d.timeout_ns;
+  g.open_ns = c->d.timeout_ns / 2, g.place = "host memory";
   mknet_error why;
   return nets.join(&d, &heap, &g, &c->net, &why) == MKNET_OK ? MK_OK : fail(e, MK_ERROR_BOOTSTRAP, why.text);
 }
