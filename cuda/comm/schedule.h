@@ -24,11 +24,12 @@ struct FlagWait {
 
 // Rows of C from one source, in the order in which they are computed.
 struct Segment {
-  uint32_t end;       // units of work of all segments up to this one
+  uint32_t end;       // units of work of all segments up to this one, K not split
   int32_t row, rows;  // of C and of the landing buffer
   int32_t own_row;    // of the own shard; negative: the rows come from a peer
   uint32_t flag;      // raised as they arrive
   uint32_t field;     // 1: a field of flags, 0: one
+  Divisor last_group; // of the order of its tiles
 };
 
 // Rows for a peer of the node, in the order in which they are sent.

@@ -32,7 +32,7 @@ void launch(mk_ag_gemm& op, const mk_ag_gemm_args& a, const mk_ag_gemm_config& w
   complete_ag_gemm(c, a, op.machine());
   if (context.world > 1) op.plan.check_blocks(c.row_block, c.k_block);
   const AgGemmShape shape = {c.tile_n, c.cluster, static_cast<Element>(a.element)};
-  const int ctas = std::min(c.ctas, op.resident[c.tile_n / 256][c.cluster - 1]) / c.cluster * c.cluster;
+  const int ctas = std::min(c.ctas, op.resident[ag_gemm_tile(c.tile_n, c.cluster)]) / c.cluster * c.cluster;
   if (ctas < 1) fail(MK_ERROR_UNSUPPORTED, "not one CTA of this kernel fits on the GPU");
   c.push_ctas = std::min(c.push_ctas, ctas);
   if (c.split_k > 1 && ag_gemm_units(a, c, op.machine()) * c.split_k > ctas)
@@ -60,13 +60,12 @@ namespace {
 
 // Everything that is loaded lazily is loaded here: loading while a peer waits inside a kernel could hang both.
 void prepare_kernels(mk_ag_gemm& op) {
-  for (const int tile_n : {128, 256})
-    for (const int cluster : {1, 2})
-      for (const Element element : {Element::kBf16, Element::kF16}) {
-        const AgGemmShape shape = {tile_n, cluster, element};
-        check_cuda(ag_gemm_prepare(shape), "loading the kernels");
-        check_cuda(ag_gemm_resident(shape, &op.resident[tile_n / 256][cluster - 1]), "asking how many CTAs fit");
-      }
+  for (const AgGemmTile& tile : kAgGemmTiles)
+    for (const Element element : {Element::kBf16, Element::kF16}) {
+      const AgGemmShape shape = {tile.tile_n, tile.cluster, element};
+      check_cuda(ag_gemm_prepare(shape), "loading the kernels");
+      check_cuda(ag_gemm_resident(shape, &op.resident[ag_gemm_tile(tile.tile_n, tile.cluster)]), "asking how many CTAs fit");
+    }
 }
 
 // Where the parts of an operator lie in the heap, from `heap` on.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "host/error.h"
+#include "kernels/ag_gemm.h"
 #include "kernels/gemm_tile.h"
 #include "kernels/split_k.h"
 
@@ -82,8 +83,13 @@ void check_ag_gemm(const mk_ag_gemm_args& a, const mk_ag_gemm_desc& capacity, in
 }
 
 bool ag_gemm_merged(const mk_ag_gemm_args& a, const mk_ag_gemm_config& c, const AgGemmMachine& machine) {
-  return machine.world > 1 && machine.chunks == 1 && a.m > 0 && a.m <= kTileM && a.m % (machine.world * kAtomRows) == 0 &&
-         c.tile_n == kSplitTileN && c.cluster == 1 && c.mover == MK_MOVER_SM;
+  return machine.world > 1 && machine.chunks == 1 && a.m > 0 && a.m <= tile_rows(c.tile_n) && a.m % (machine.world * kAtomRows) == 0 &&
+         c.tile_n <= kSplitTileN && c.cluster == 1 && c.mover == MK_MOVER_SM;
+}
+
+int32_t ag_gemm_part_steps(const mk_ag_gemm_args& a, const mk_ag_gemm_config& c) {
+  const int32_t stage = stage_steps(c.tile_n);
+  return static_cast<int32_t>(ceil_div(ceil_div(ceil_div(a.k, kStepK), c.split_k), stage)) * stage;
 }
 
 int64_t ag_gemm_units(const mk_ag_gemm_args& a, const mk_ag_gemm_config& c, const AgGemmMachine& machine) {
@@ -123,7 +129,7 @@ int64_t computed_units(const mk_ag_gemm_args& a, const mk_ag_gemm_config& c, con
 void complete_split(mk_ag_gemm_config& c, const mk_ag_gemm_args& a, const AgGemmMachine& machine) {
   const int64_t tiles = ag_gemm_units(a, c, machine);
   const int64_t steps = ceil_div(a.k, kStepK);
-  const bool possible = c.tile_n == kSplitTileN && c.cluster == 1 && tiles > 0 && steps > 0;
+  const bool possible = c.tile_n <= kSplitTileN && c.cluster == 1 && tiles > 0 && steps > 0;
   if (c.split_k == 0) {
     c.split_k = 1;
     if (possible)
@@ -131,11 +137,28 @@ void complete_split(mk_ag_gemm_config& c, const mk_ag_gemm_args& a, const AgGemm
           1, std::min<int64_t>({c.ctas / tiles, steps / kLeastSplitSteps, int64_t{kMostSplits}})));
   }
   if (c.split_k == 1) return;
-  if (c.split_k < 1 || !possible) fail(MK_ERROR_ARGUMENT, "split_k is %d; a split needs tile_n 128 and cluster 1", c.split_k);
+  if (c.split_k < 1 || !possible) fail(MK_ERROR_ARGUMENT, "split_k is %d; a split needs tile_n %d or less and cluster 1", c.split_k, kSplitTileN);
   if (tiles * c.split_k > c.ctas)
     fail(MK_ERROR_ARGUMENT, "split_k %d of %lld tiles needs more than the %d CTAs", c.split_k, static_cast<long long>(tiles), c.ctas);
   // Rounding the parts up may leave the last ones empty.
-  c.split_k = static_cast<int32_t>(ceil_div(steps, ceil_div(steps, c.split_k)));
+  c.split_k = static_cast<int32_t>(ceil_div(steps, ag_gemm_part_steps(a, c)));
+}
+
+// Columns of a tile. Narrow ones, where their rows suffice: of 64 columns where these are enough for most of the CTAs.
+int32_t choose_tile(const mk_ag_gemm_config& c, const mk_ag_gemm_args& a, const AgGemmMachine& machine) {
+  if (a.m <= tile_rows(kNarrowTileN) && c.cluster <= 1) return ceil_div(a.n, 64) > c.ctas / 2 ? 64 : 32;
+  // One wave of large tiles leaves no own rows to compute while the peers' rows are on their way.
+  const int64_t large = ceil_div(ceil_div(a.m, machine.world), kTileM) * machine.world * ceil_div(a.n, 256);
+  return large > (machine.world > 1 ? c.ctas : c.ctas / 2) ? 256 : 128;
+}
+
+void check_tile(const mk_ag_gemm_config& c, int64_t shard) {
+  if (ag_gemm_tile(c.tile_n, 1) < 0) fail(MK_ERROR_ARGUMENT, "tile_n is %d, it must be 32, 64, 128 or 256", c.tile_n);
+  if (c.cluster != 1 && c.cluster != 2) fail(MK_ERROR_ARGUMENT, "cluster is %d, it must be 1 or 2", c.cluster);
+  if (ag_gemm_tile(c.tile_n, c.cluster) < 0) fail(MK_ERROR_ARGUMENT, "cluster is %d; with tile_n %d it must be 1", c.cluster, c.tile_n);
+  if (c.tile_n <= kNarrowTileN && shard > tile_rows(c.tile_n))
+    fail(MK_ERROR_ARGUMENT, "tile_n is %d; such tiles are for at most %d rows of a rank, here are %lld", c.tile_n, tile_rows(c.tile_n),
+         static_cast<long long>(shard));
 }
 
 }  // namespace
@@ -162,14 +185,9 @@ void complete_ag_gemm(mk_ag_gemm_config& c, const mk_ag_gemm_args& a, const AgGe
   // would end a stream's wait.
   if (c.mover == MK_MOVER_CE && machine.passes_on)
     fail(MK_ERROR_UNSUPPORTED, "the copy engine cannot pass on what arrives during the call: use the sm mover");
-  if (c.tile_n == 0) {
-    // One wave of large tiles leaves no own rows to compute while the peers' rows are on their way.
-    const int64_t large = ceil_div(shard, kTileM) * machine.world * ceil_div(a.n, 256);
-    c.tile_n = large > (machine.world > 1 ? c.ctas : c.ctas / 2) ? 256 : 128;
-  }
+  if (c.tile_n == 0) c.tile_n = choose_tile(c, a, machine);
   if (c.cluster == 0) c.cluster = machine.world > 1 && c.mover == MK_MOVER_CE && shard > kTileM ? 2 : 1;
-  if (c.tile_n != 128 && c.tile_n != 256) fail(MK_ERROR_ARGUMENT, "tile_n is %d, it must be 128 or 256", c.tile_n);
-  if (c.cluster != 1 && c.cluster != 2) fail(MK_ERROR_ARGUMENT, "cluster is %d, it must be 1 or 2", c.cluster);
+  check_tile(c, shard);
   if (all_ctas) {
     // The fewest that need no further wave are as fast, and what idle SMs do not draw goes into the clock.
     const int64_t units = computed_units(a, c, machine), clusters = std::max(1, c.ctas / c.cluster);

@@ -25,11 +25,15 @@ void check_ag_gemm(const mk_ag_gemm_args& args, const mk_ag_gemm_desc& capacity,
 // blocks; the rest is each rank's own affair.
 void complete_ag_gemm(mk_ag_gemm_config& config, const mk_ag_gemm_args& args, const AgGemmMachine& machine);
 
-// All shards in one tile of at most 128 rows, so that B is read once: shards of whole swizzle atoms (8 rows) only.
+// All shards in one tile, so that B is read once: shards of whole swizzle atoms (8 rows) only.
 bool ag_gemm_merged(const mk_ag_gemm_args& args, const mk_ag_gemm_config& config, const AgGemmMachine& machine);
 
 // Units of work; as many or a few more, where segments have different numbers of rows.
 int64_t ag_gemm_units(const mk_ag_gemm_args& args, const mk_ag_gemm_config& config, const AgGemmMachine& machine);
+
+// K steps of a part of a split K: whole pipeline stages; the last part may have fewer.
+int32_t ag_gemm_part_steps(const mk_ag_gemm_args& args, const mk_ag_gemm_config& config);
+
 StampGrid ag_gemm_gate(const mk_ag_gemm_args& args, const mk_ag_gemm_config& config);
 
 // One copy of the copy engine: a rectangle of what is sent, in units of the gate's blocks.

@@ -19,7 +19,7 @@ struct mk_ag_gemm {
   uint64_t* abort_word = nullptr;  // pinned: what mk_ag_gemm_abort copies
   int64_t* waited = nullptr;
   float4* sums = nullptr;  // of the parts of split tiles
-  int resident[2][2] = {};  // CTAs that fit on the GPU, by tile_n / 256 and cluster - 1
+  int resident[mk::kAgGemmTileCount] = {};  // CTAs that fit on the GPU, by kernel
   int last_ctas = 0, last_push_ctas = 0, last_copies = 0, last_sends = 0, last_launches = 0;  // of the last call
   cudaStream_t copy = nullptr;
   cudaStream_t aborting = nullptr;

@@ -38,10 +38,12 @@ void fill_schedule(AgGemmParams& p, const Schedule& s, const mk_ag_gemm& op, con
       p.segments[p.segment_count++] = segment;
   }
   for (int i = 0; i < p.segment_count; ++i) {
-    units += static_cast<uint32_t>(ceil_div(p.segments[i].rows, int64_t{kTileM} * c.cluster) * p.tiles.n_tiles);
+    const int64_t m_units = ceil_div(p.segments[i].rows, int64_t{kTileM} * c.cluster);
+    units += static_cast<uint32_t>(m_units * p.tiles.n_tiles);
     p.segments[i].end = units;
+    p.segments[i].last_group = last_group(p.tiles, m_units);
   }
-  p.units = p.merged ? static_cast<uint32_t>(p.tiles.n_tiles) : units;
+  p.units = (p.merged ? static_cast<uint32_t>(p.tiles.n_tiles) : units) * static_cast<uint32_t>(c.split_k);
   for (const Raise& raise : s.raises) p.raises[p.raise_count++] = raise;
   if (s.sends.size() > kMostSends || s.notices.size() > kMostNotices)
     fail(MK_ERROR_UNSUPPORTED, "the plan has %zu messages and %zu notices to other nodes on rank %d, this kernel takes %d and %d: "
@@ -59,7 +61,7 @@ void fill_schedule(AgGemmParams& p, const Schedule& s, const mk_ag_gemm& op, con
 }
 
 // Rows of A that a tile loads: no more whole swizzle atoms than the longest segment has.
-int tile_rows(const AgGemmParams& p) {
+int loaded_rows(const AgGemmParams& p) {
   int64_t most = 1;
   for (int i = 0; i < p.segment_count; ++i) most = std::max<int64_t>(most, p.segments[i].rows);
   return static_cast<int>(std::min<int64_t>(kTileM, ceil_div(most, kAtomRows) * kAtomRows));
@@ -90,14 +92,13 @@ AgGemmParams make_params(const mk_ag_gemm& op, const mk_ag_gemm_args& a, const m
   const Driver& d = context.driver;
   AgGemmParams p = {};
   p.merged = ag_gemm_merged(a, c, op.machine()) && a.n > 0;
-  p.tiles.group = std::max(1, c.raster_group / c.cluster);
-  p.tiles.n_tiles = static_cast<int32_t>(ceil_div(a.n, c.tile_n));
+  p.tiles = tile_grid(static_cast<int32_t>(ceil_div(a.n, c.tile_n)), std::max(1, c.raster_group / c.cluster));
   p.gate = ag_gemm_gate(a, c);
   fill_schedule(p, s, op, c);
   for (int r = 0; r < context.world; ++r)
     if (context.heap->base(r) != nullptr) p.flags[r] = reinterpret_cast<uint64_t*>(context.heap->base(r) + op.flags_at);
 
-  const int a_box = p.merged ? static_cast<int>(a.m / context.world) : tile_rows(p);
+  const int a_box = p.merged ? static_cast<int>(a.m / context.world) : loaded_rows(p);
   p.a_bytes = static_cast<uint32_t>(p.merged ? a.m : a_box) * kRowBytes;
   char* landing = context.heap->base(context.rank) + op.landing_at;
   // A map needs some memory; one that no load uses stands for what has no rows.
@@ -135,8 +136,8 @@ AgGemmParams make_params(const mk_ag_gemm& op, const mk_ag_gemm_args& a, const m
   p.m = static_cast<int32_t>(a.m);
   p.n = static_cast<int32_t>(a.n);
   p.k_steps = static_cast<int32_t>(ceil_div(a.k, kStepK));
-  p.split.parts = c.split_k;
-  p.split.steps = static_cast<int32_t>(ceil_div(p.k_steps, c.split_k));
+  p.split.parts = divisor(static_cast<uint32_t>(c.split_k));
+  p.split.steps = ag_gemm_part_steps(a, c);
   p.split.sums = op.sums;
   p.split.flags = reinterpret_cast<uint64_t*>(context.heap->base(context.rank) + op.sum_flags_at);
   return p;

@@ -118,8 +118,8 @@ typedef struct mk_ag_gemm_args {
 typedef struct mk_ag_gemm_config {
   uint32_t size, version;
   int32_t mover;         /* mk_mover */
-  int32_t tile_n;        /* 128 or 256 */
-  int32_t cluster;       /* 1 or 2 */
+  int32_t tile_n;        /* columns of a tile: 128 or 256; or 32 or 64, where no rank has more than 64 rows of A */
+  int32_t cluster;       /* CTAs that share loads: 1, or 2 with tile_n 128 or 256 */
   int32_t ctas;          /* persistent CTAs; at most what can be resident; more than its share of the SMs is refused to a rank
                           that shares its GPU */
   int32_t raster_group;  /* tiles of M walked together */
@@ -127,7 +127,7 @@ typedef struct mk_ag_gemm_config {
   int32_t push_group;    /* row blocks announced together before K moves on */
   int32_t row_block;     /* ce: rows and columns of a chunk; 128, 64 times a power of two */
   int32_t k_block;
-  int32_t split_k;       /* parts of K on different CTAs, added in a fixed order; with tile_n 128, cluster 1 */
+  int32_t split_k;       /* parts of K on different CTAs, added in a fixed order; with tile_n of at most 128, cluster 1 */
 } mk_ag_gemm_config;
 
 /* Who waits inside a kernel. */

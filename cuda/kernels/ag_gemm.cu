@@ -35,8 +35,7 @@ __global__ void barrier_kernel(const __grid_constant__ WaitContext w) {
 // Calls `f` with the instance of a shape.
 template <class F>
 cudaError_t with_instance(const AgGemmShape& s, F f) {
-  if (s.tile_n == 256) return s.cluster == 2 ? f(AgGemmInstance<GemmTile<256, 2>>{}) : f(AgGemmInstance<GemmTile<256, 1>>{});
-  return s.cluster == 2 ? f(AgGemmInstance<GemmTile<128, 2>>{}) : f(AgGemmInstance<GemmTile<128, 1>>{});
+  return with_tile(s, [&](auto tile) { return f(AgGemmInstance<decltype(tile)>{}); });
 }
 
 }  // namespace

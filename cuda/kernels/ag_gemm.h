@@ -3,6 +3,8 @@
 #include <cuda.h>
 #include <cuda_runtime.h>
 
+#include <algorithm>
+
 #include "comm/control.h"
 #include "comm/push.h"
 #include "comm/schedule.h"
@@ -16,43 +18,84 @@ namespace mk {
 enum class Element : int32_t { kBf16 = 0, kF16 = 1 };
 
 struct AgGemmShape {
-  int32_t tile_n;   // 128 or 256
-  int32_t cluster;  // 1 or 2
+  int32_t tile_n;   // columns of a tile
+  int32_t cluster;  // CTAs that share the loads of B
   Element element;
 };
 
-// Everything the kernel reads; passed by value as a grid constant (the tensor maps need that).
-struct AgGemmParams {
-  CUtensorMap a;        // own shard: (K, rows)
-  CUtensorMap landing;  // peers' shards, at their rows of the gathered A: (K, M)
-  CUtensorMap b;        // (K, N)
-  CUtensorMap c;        // (N, M)
-  CUtensorMap own;      // as a and landing, in blocks of 128 rows, for the push role
-  CUtensorMap passed;
-  CUtensorMap destination[kMostCopies];  // of each copy: its rows in the peer's landing buffer, (K, rows)
-  Segment segments[kMostSegments];
-  Copy copies[kMostCopies];
-  Send sends[kMostSends];
-  Notice notices[kMostNotices];
-  Raise raises[kMostRaises];
-  uint64_t* flags[kMaxRanks];  // of the plan, of every rank whose memory is mapped; [rank]: the own ones
-  int32_t segment_count, copy_count, send_count, notice_count, raise_count;
-  TileGrid tiles;       // of a segment; its m_units follow from the rows
-  StampGrid gate;       // granularity of fields of flags in this launch
-  PushPlan push;
-  SendSpace send;
-  WaitContext wait;
-  SplitK split;
-  void* c_base;         // C for the tiles that TMA cannot cut off where N or a segment's rows end
-  int64_t c_pitch;      // elements
-  int32_t m, n;
-  uint32_t units;       // units of work, K not split
-  int64_t* waited;      // per CTA and role: clock cycles spent waiting; role 0: that the CTA ran
-  int32_t k_steps;
-  uint32_t a_bytes;     // of A in a stage; less than a tile where all segments are shorter
-  int32_t merged;       // all segments make one tile of at most 128 rows, so that B is read once
+// The kernels that there are, for either element.
+struct AgGemmTile {
+  int32_t tile_n, cluster;
 };
-static_assert(sizeof(AgGemmParams) <= 16384, "kernel parameters: 32764 bytes at most, and each costs time to hand over");
+constexpr AgGemmTile kAgGemmTiles[] = {{32, 1}, {64, 1}, {128, 1}, {128, 2}, {256, 1}, {256, 2}};
+constexpr int kAgGemmTileCount = sizeof kAgGemmTiles / sizeof kAgGemmTiles[0];
+
+// Index in kAgGemmTiles; -1: there is none.
+constexpr int ag_gemm_tile(int32_t tile_n, int32_t cluster) {
+  for (int i = 0; i < kAgGemmTileCount; ++i)
+    if (kAgGemmTiles[i].tile_n == tile_n && kAgGemmTiles[i].cluster == cluster) return i;
+  return -1;
+}
+
+// What the kernel reads beside the tables of the plan. What stands between a CTA's start and its first load comes first and side by
+// side: none of it is in a cache yet.
+struct AgGemmHead {
+  uint32_t units;         // units of work, parts of K counted
+  int32_t k_steps;
+  SplitK split;
+  int32_t merged;         // all segments make one tile, so that B is read once
+  TileGrid tiles;
+  uint32_t a_bytes;       // of A in a K step; less than a tile where all segments are shorter
+  StampGrid gate;         // granularity of fields of flags in this launch
+  PushPlan push;
+  int32_t segment_count, copy_count, send_count, notice_count, raise_count;
+  int32_t m, n;
+  void* c_base;           // C for the tiles that TMA cannot cut off where N or a segment's rows end
+  int64_t c_pitch;        // elements
+  int64_t* waited;        // per CTA and role: clock cycles spent waiting; role 0: that the CTA ran
+  WaitContext wait;
+  uint64_t* flags[kMaxRanks];  // of the plan, of every rank whose memory is mapped; [rank]: the own ones
+  CUtensorMap a;          // own shard: (K, rows)
+  CUtensorMap landing;    // peers' shards, at their rows of the gathered A: (K, M)
+  CUtensorMap b;          // (K, N)
+  CUtensorMap c;          // (N, M)
+  CUtensorMap own;        // as a and landing, in blocks of 128 rows, for the push role
+  CUtensorMap passed;
+  SendSpace send;
+};
+
+// Everything the kernel reads; passed by value as a grid constant (the tensor maps need that).
+template <int Segments, int Copies, int Sends, int Notices, int Raises>
+struct AgGemmParamsOf : AgGemmHead {
+  Segment segments[Segments];
+  Raise raises[Raises];
+  Copy copies[Copies];
+  CUtensorMap destination[Copies];  // of each copy: its rows in the peer's landing buffer, (K, rows)
+  Send sends[Sends];
+  Notice notices[Notices];
+
+  // Takes the tables of `from` over if there is room for them.
+  template <class From>
+  bool take(const From& from) {
+    if (from.segment_count > Segments || from.copy_count > Copies || from.send_count > Sends || from.notice_count > Notices ||
+        from.raise_count > Raises)
+      return false;
+    static_cast<AgGemmHead&>(*this) = from;
+    std::copy_n(from.segments, from.segment_count, segments);
+    std::copy_n(from.raises, from.raise_count, raises);
+    std::copy_n(from.copies, from.copy_count, copies);
+    std::copy_n(from.destination, from.copy_count, destination);
+    std::copy_n(from.sends, from.send_count, sends);
+    std::copy_n(from.notices, from.notice_count, notices);
+    return true;
+  }
+};
+
+// As the host makes them, and those that most launches are given: each kernel is built for both, because 11 KB take half a
+// microsecond longer to hand over than 3.
+using AgGemmParams = AgGemmParamsOf<kMostSegments, kMostCopies, kMostSends, kMostNotices, kMostRaises>;
+using AgGemmFewParams = AgGemmParamsOf<8, 7, 2, 2, 16>;
+static_assert(sizeof(AgGemmParams) <= 16384 && sizeof(AgGemmFewParams) <= 4096, "kernel parameters: 32764 bytes at most");
 
 // What the prologue of a copy-engine call waits for.
 struct CopyCredits {

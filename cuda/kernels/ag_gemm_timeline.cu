@@ -10,18 +10,16 @@ __global__ void __launch_bounds__(kThreads, 1) ag_gemm_timeline_kernel(const __g
   ag_gemm_body<Tile, __nv_bfloat16>(p, Record{timeline});
 }
 
-// Calls `f` with the tile of a shape.
+// Calls `f` with the tile of a shape of bf16.
 template <class F>
-cudaError_t with_tile(const AgGemmShape& s, F f) {
-  if (s.element != Element::kBf16) return cudaErrorNotSupported;
-  if (s.tile_n == 256) return s.cluster == 2 ? f(GemmTile<256, 2>{}) : f(GemmTile<256, 1>{});
-  return s.cluster == 2 ? f(GemmTile<128, 2>{}) : f(GemmTile<128, 1>{});
+cudaError_t with_bf16_tile(const AgGemmShape& s, F f) {
+  return s.element == Element::kBf16 ? with_tile(s, f) : cudaErrorNotSupported;
 }
 
 }  // namespace
 
 cudaError_t ag_gemm_timeline_prepare(const AgGemmShape& shape) {
-  return with_tile(shape, [](auto tile) {
+  return with_bf16_tile(shape, [](auto tile) {
     using Tile = decltype(tile);
     return cudaFuncSetAttribute(ag_gemm_timeline_kernel<Tile>, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::kSharedBytes);
   });
@@ -29,7 +27,7 @@ cudaError_t ag_gemm_timeline_prepare(const AgGemmShape& shape) {
 
 cudaError_t ag_gemm_timeline_launch(const AgGemmShape& shape, const AgGemmParams& params, const Timeline& timeline, int ctas,
                                     cudaStream_t stream) {
-  return with_tile(shape, [&](auto tile) {
+  return with_bf16_tile(shape, [&](auto tile) {
     using Tile = decltype(tile);
     cudaLaunchAttribute attributes[2];
     const cudaLaunchConfig_t c = KernelConfig<Tile>::config(attributes, ctas, stream, true);

@@ -2,7 +2,8 @@
 //
 // C (128 x TileN per CTA) = A (rows, K contiguous) * B (columns, K contiguous)^T, 16-bit operands, fp32 sums.
 // The two consumers take 64 rows each and never wait for one another; the producer runs ahead into the next tile, so
-// loads continue under the epilogue. With a cluster of two, each CTA fetches half of the B rows for both.
+// loads continue under the epilogue. With a cluster of two, each CTA fetches half of the B rows for both. In narrow tiles, of 64
+// rows, each consumer takes every second K step, and the first adds the second's sums to its own.
 #pragma once
 #include "kernels/gemm_tile.h"
 #include "ptx/fence.cuh"
@@ -19,11 +20,12 @@ struct GemmShared {
   __device__ __forceinline__ explicit GemmShared(char* raw)
       : base(raw + ((Tile::kAlignment - ptx::smem_address(raw) % Tile::kAlignment) % Tile::kAlignment)) {}
   __device__ __forceinline__ char* a(int stage) const { return base + Tile::kStagesAt + stage * Tile::kStageBytes; }
-  __device__ __forceinline__ char* b(int stage) const { return a(stage) + Tile::kABytes; }
+  __device__ __forceinline__ char* b(int stage) const { return a(stage) + Tile::kStageSteps * Tile::kABytes; }
   __device__ __forceinline__ char* store(int group, int buffer) const {
     return base + Tile::kStoreAt + (buffer * kConsumerGroups + group) * Tile::kStoreBytes;
   }
   __device__ __forceinline__ char* push() const { return store(0, 1); }
+  __device__ __forceinline__ float4* sums() const { return reinterpret_cast<float4*>(store(0, 0)); }
   __device__ __forceinline__ uint64_t* full(int stage) const {
     return reinterpret_cast<uint64_t*>(base + Tile::kFullAt) + stage;
   }
@@ -34,7 +36,7 @@ struct GemmShared {
   __device__ __forceinline__ uint64_t* epoch() const { return reinterpret_cast<uint64_t*>(base + Tile::kEpochAt); }
 };
 
-// Position in the ring; both sides advance it once per K step of every tile.
+// Position in the ring; both sides advance it once per stage of every tile.
 template <class Tile>
 struct RingPosition {
   int stage = 0;
@@ -47,8 +49,7 @@ struct RingPosition {
   }
 };
 
-// The thread that loads, before the barrier that precedes the other roles (and before a barrier of the cluster, where it
-// has more than one CTA). Every consumer warp of every CTA of the cluster frees a stage, because a B half lands in all of them.
+// One thread, before the barriers that precede the roles (and before a barrier of the cluster, where it has more than one CTA). Every consumer warp of every CTA of the cluster frees a stage, because a B half lands in all of them.
 template <class Tile>
 __device__ __forceinline__ void gemm_init_barriers(const GemmShared<Tile>& s) {
   for (int i = 0; i < Tile::kStages; ++i) {
@@ -59,20 +60,25 @@ __device__ __forceinline__ void gemm_init_barriers(const GemmShared<Tile>& s) {
   ptx::fence_mbarrier_init();
 }
 
-// One thread: fetches one K step into the ring. `load_a(smem, barrier)` issues the loads of A, of `a_bytes` in all.
+// One thread: fetches the stage that begins at K step `step` into the ring. `load_a(smem, barrier, column)` issues the loads of
+// one K step of A, of `a_bytes` in all. Steps past the end of K are zeros.
 template <class Tile, class LoadA>
-__device__ __forceinline__ void gemm_load_step(const GemmShared<Tile>& s, const RingPosition<Tile>& at, LoadA load_a,
-                                               uint32_t a_bytes, const CUtensorMap* b, int b_row, int column,
-                                               uint32_t cta) {
+__device__ __forceinline__ void gemm_load_stage(const GemmShared<Tile>& s, const RingPosition<Tile>& at, LoadA load_a,
+                                                uint32_t a_bytes, const CUtensorMap* b, int b_row, int32_t step,
+                                                uint32_t cta) {
   ptx::mbarrier_wait(s.empty(at.stage), at.parity ^ 1);
   uint64_t* full = s.full(at.stage);
-  ptx::mbarrier_arrive_expect(full, a_bytes + Tile::kBBytes);
-  load_a(s.a(at.stage), full);
-  if constexpr (Tile::kCluster == 1) {
-    ptx::tma_load(s.b(at.stage), b, full, column, b_row, 0);
-  } else {
-    const int half = static_cast<int>(cta) * Tile::kBRowsLoaded;
-    ptx::tma_load_multicast(s.b(at.stage) + half * kRowBytes, b, full, (1 << Tile::kCluster) - 1, column, b_row + half, 0);
+  ptx::mbarrier_arrive_expect(full, Tile::kStageSteps * (a_bytes + Tile::kBBytes));
+#pragma unroll
+  for (int i = 0; i < Tile::kStageSteps; ++i) {
+    const int column = (step + i) * kStepK;
+    load_a(s.a(at.stage) + i * Tile::kABytes, full, column);
+    if constexpr (Tile::kCluster == 1) {
+      ptx::tma_load(s.b(at.stage) + i * Tile::kBBytes, b, full, column, b_row, 0);
+    } else {
+      const int half = static_cast<int>(cta) * Tile::kBRowsLoaded;
+      ptx::tma_load_multicast(s.b(at.stage) + half * kRowBytes, b, full, (1 << Tile::kCluster) - 1, column, b_row + half, 0);
+    }
   }
 }
 
@@ -97,16 +103,17 @@ __device__ __forceinline__ void gemm_free_stage(const GemmShared<Tile>& s, int s
   }
 }
 
-// One consumer warpgroup: sums `k_steps` >= 1 steps of a tile. A stage is freed one step late, when the wgmma that
+// One consumer warpgroup: sums `stages` >= 1 stages of a tile. A stage is freed one stage late, when the wgmma that
 // read it is known to be done while the next one already runs. `beside(i)` is called for each i < kStorePasses, under the
-// wgmma of step i where there is one: what it does costs no time there.
+// wgmma of stage i where there is one: what it does costs no time there.
 template <class Tile, typename T, class Beside>
 __device__ __forceinline__ void gemm_multiply(const GemmShared<Tile>& s, RingPosition<Tile>& at, int group,
-                                              int k_steps, float (&sum)[Tile::kTileN / 2], Beside beside) {
-  const uint32_t a_base = ptx::wgmma_descriptor_low(ptx::smem_address(s.a(0)) + group * kGroupM * kRowBytes);
-  const uint32_t b_base = ptx::wgmma_descriptor_low(ptx::smem_address(s.b(0)));
+                                              int stages, float (&sum)[Tile::kTileN / 2], Beside beside) {
+  const int a_at = group * (Tile::kNarrow ? Tile::kABytes : kGroupM * kRowBytes), b_at = Tile::kNarrow ? group * Tile::kBBytes : 0;
+  const uint32_t a_base = ptx::wgmma_descriptor_low(ptx::smem_address(s.a(0)) + a_at);
+  const uint32_t b_base = ptx::wgmma_descriptor_low(ptx::smem_address(s.b(0)) + b_at);
   int previous = 0;
-  const auto multiply_step = [&](bool first) {
+  const auto multiply_stage = [&](bool first) {
     ptx::mbarrier_wait(s.full(at.stage), at.parity);
     const uint32_t a = a_base + at.stage * (Tile::kStageBytes >> 4), b = b_base + at.stage * (Tile::kStageBytes >> 4);
     ptx::wgmma_fence();
@@ -120,15 +127,48 @@ __device__ __forceinline__ void gemm_multiply(const GemmShared<Tile>& s, RingPos
     previous = at.stage;
     at.advance();
   };
+  constexpr int kPeeled = Tile::kStorePasses > 0 ? Tile::kStorePasses : 1;
 #pragma unroll
-  for (int i = 0; i < Tile::kStorePasses; ++i) {
-    if (i < k_steps) multiply_step(i == 0);
-    beside(i);
+  for (int i = 0; i < kPeeled; ++i) {
+    if (i < stages) multiply_stage(i == 0);
+    if (i < Tile::kStorePasses) beside(i);
   }
 #pragma unroll 1
-  for (int step = Tile::kStorePasses; step < k_steps; ++step) multiply_step(false);
+  for (int i = kPeeled; i < stages; ++i) multiply_stage(false);
   ptx::wgmma_wait<0>();
   gemm_free_stage<Tile>(s, previous);
+}
+
+// Whether the calling warp of a consumer group has any of the `rows` of its group's 64 that exist: sums of others are not handed over.
+__device__ __forceinline__ bool has_rows(int32_t rows) { return static_cast<int32_t>(threadIdx.x % kWarpgroup / 32 * 16) < rows; }
+
+// The second consumer group of a narrow tile hands its sums to the first; `again`: not the CTA's first tile. Warps whose rows do not
+// exist only meet the others.
+template <class Tile>
+__device__ __forceinline__ void gemm_give_sums(const GemmShared<Tile>& s, const float (&sum)[Tile::kTileN / 2], bool has_rows, bool again) {
+  if (again) ptx::named_barrier(kBarrierSumsTaken, kConsumerGroups * kWarpgroup);
+  float4* to = s.sums() + threadIdx.x % kWarpgroup;
+  if (has_rows) {
+#pragma unroll
+    for (int i = 0; i < Tile::kTileN / 8; ++i)
+      to[i * kWarpgroup] = make_float4(sum[4 * i], sum[4 * i + 1], sum[4 * i + 2], sum[4 * i + 3]);
+  }
+  ptx::named_barrier_arrive(kBarrierSumsGiven, kConsumerGroups * kWarpgroup);
+}
+
+// The first group adds them to its own; `more`: the CTA has another tile.
+template <class Tile>
+__device__ __forceinline__ void gemm_take_sums(const GemmShared<Tile>& s, float (&sum)[Tile::kTileN / 2], bool has_rows, bool more) {
+  ptx::named_barrier(kBarrierSumsGiven, kConsumerGroups * kWarpgroup);
+  const float4* from = s.sums() + threadIdx.x % kWarpgroup;
+  if (has_rows) {
+#pragma unroll
+    for (int i = 0; i < Tile::kTileN / 8; ++i) {
+      const float4 v = from[i * kWarpgroup];
+      sum[4 * i] += v.x, sum[4 * i + 1] += v.y, sum[4 * i + 2] += v.z, sum[4 * i + 3] += v.w;
+    }
+  }
+  if (more) ptx::named_barrier_arrive(kBarrierSumsTaken, kConsumerGroups * kWarpgroup);
 }
 
 template <typename T>
@@ -175,26 +215,36 @@ __device__ __forceinline__ void gemm_fill_box(char* box, int pass, const uint32_
   }
 }
 
-// One consumer warpgroup: stores boxes `pass` to `pass` + Boxes - 1, of 64 columns each, through the store buffers from
-// `buffer` on, of which the newest `Reading` groups may still be read. Thread 0 of the group owns the bulk groups.
-template <class Tile, int Boxes, int Reading>
-__device__ __forceinline__ void gemm_store_boxes(const GemmShared<Tile>& s, int group, int pass, int buffer,
-                                                 const TileOutput<Tile>& out, const CUtensorMap* c) {
-  static_assert(Boxes + Reading <= Tile::kStoreBuffers);
-  const bool issues = threadIdx.x % kWarpgroup == 0;
-  const uint32_t barrier = kBarrierEpilogue + group;
-  if (issues) ptx::tma_store_wait_read<Reading>();
-  ptx::named_barrier(barrier, kWarpgroup);
-#pragma unroll
-  for (int box = 0; box < Boxes; ++box) gemm_fill_box<Tile>(s.store(group, buffer + box), pass + box, out.pairs);
+// One consumer warpgroup, its thread 0 the one that owns the bulk groups: stores a filled box, the 64 columns `pass` of a tile.
+template <class Tile>
+__device__ __forceinline__ void gemm_send_box(const char* box, int group, int pass, const TileOutput<Tile>& out, const CUtensorMap* c) {
   ptx::fence_async_shared();
-  ptx::named_barrier(barrier, kWarpgroup);
-  if (issues) {
-#pragma unroll
-    for (int box = 0; box < Boxes; ++box)
-      ptx::tma_store(c, s.store(group, buffer + box), out.column + (pass + box) * Tile::kStoreColumns, out.row, 0);
+  ptx::named_barrier(kBarrierEpilogue + group, kWarpgroup);
+  if (threadIdx.x % kWarpgroup == 0) {
+    ptx::tma_store(c, box, out.column + pass * Tile::kStoreColumns, out.row, 0);
     ptx::tma_store_commit();
   }
+}
+
+// The same from registers, through a store buffer, of which the newest `Reading` groups may still be read.
+template <class Tile, int Reading>
+__device__ __forceinline__ void gemm_store_box(const GemmShared<Tile>& s, int group, int pass, int buffer,
+                                               const TileOutput<Tile>& out, const CUtensorMap* c) {
+  static_assert(1 + Reading <= Tile::kStoreBuffers);
+  if (threadIdx.x % kWarpgroup == 0) ptx::tma_store_wait_read<Reading>();
+  ptx::named_barrier(kBarrierEpilogue + group, kWarpgroup);
+  gemm_fill_box<Tile>(s.store(group, buffer), pass, out.pairs);
+  gemm_send_box<Tile>(s.store(group, buffer), group, pass, out, c);
+}
+
+// The same for the CTA's last tile: nothing is loaded any more, so each box has room of its own where the group had its rows of A.
+template <class Tile>
+__device__ __forceinline__ void gemm_store_last_box(const GemmShared<Tile>& s, int group, int pass, const TileOutput<Tile>& out,
+                                                    const CUtensorMap* c) {
+  static_assert(Tile::kNarrow || (Tile::kStorePasses <= Tile::kStages && Tile::kStoreBytes == kGroupM * kRowBytes));
+  char* box = s.a(pass) + group * Tile::kStoreBytes;
+  gemm_fill_box<Tile>(box, pass, out.pairs);
+  gemm_send_box<Tile>(box, group, pass, out, c);
 }
 
 template <typename T>
@@ -208,17 +258,24 @@ __device__ __forceinline__ __half from_float<__half>(float v) {
   return __float2half_rn(v);
 }
 
-// The same element by element, for the last columns when N is no multiple of 8: a TMA store cuts a tile off only at
-// multiples of 16 bytes. `c` is the group's first element; rows and columns past the counts are left alone.
+// The same without TMA, for narrow tiles and for the last columns when N is no multiple of 8: a TMA store cuts a tile off only at
+// multiples of 16 bytes. `c` is the group's first element, aligned to 4 bytes as `pitch` is even; rows and columns past the counts
+// are left alone.
 template <class Tile, typename T>
 __device__ __forceinline__ void gemm_store_direct(const float (&sum)[Tile::kTileN / 2], T* c, int64_t pitch,
                                                   int32_t rows, int32_t columns) {
   const int32_t thread = threadIdx.x % kWarpgroup;
   const int32_t row = thread / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;
 #pragma unroll
-  for (int i = 0; i < Tile::kTileN / 2; ++i) {
-    const int32_t r = row + i / 2 % 2 * 8, at = column + i / 4 * 8 + i % 2;
-    if (r < rows && at < columns) c[r * pitch + at] = from_float<T>(sum[i]);
+  for (int i = 0; i < Tile::kTileN / 4; ++i) {
+    const int32_t r = row + i % 2 * 8, at = column + i / 2 * 8;
+    T* to = c + r * pitch + at;
+    if (r >= rows || at >= columns) continue;
+    if (at + 1 < columns) {
+      *reinterpret_cast<uint32_t*>(to) = pack_pair<T>(sum[2 * i], sum[2 * i + 1]);
+    } else {
+      *to = from_float<T>(sum[2 * i]);
+    }
   }
 }
 

@@ -6,8 +6,8 @@ namespace mk {
 
 constexpr int kWarpgroup = 128;
 
-// Roles of a CTA, by warpgroup: 0 loads (warp 0), pushes (warp 1), in CTA 0 sends (warp 2), and reads the epoch for those
-// that come later (warp 3); 1 and 2 multiply and store.
+// Roles of a CTA, by warpgroup: 0 loads (warp 0), pushes (warp 1), makes the mbarriers and in CTA 0 sends (warp 2), and reads the
+// epoch for those that come later (warp 3); 1 and 2 multiply and store.
 constexpr int kConsumerGroups = 2;
 constexpr int kThreads = (1 + kConsumerGroups) * kWarpgroup;
 enum ProducerWarp : int { kLoadWarp = 0, kPushWarp = 1, kSendWarp = 2, kEpochWarp = 3 };
@@ -22,8 +22,12 @@ static_assert(kProducerRegisters % 8 == 0 && kConsumerRegisters % 8 == 0);
 enum NamedBarrier : uint32_t {
   kBarrierEpilogue = 1,                                 // + consumer group
   kBarrierReady = kBarrierEpilogue + kConsumerGroups,   // mbarriers and epoch are set
-  kBarrierSources                                       // the roles of warpgroup 0 are done with what they read
+  kBarrierStages,                                       // the mbarriers are: for the first loads
+  kBarrierSources,                                      // the roles of warpgroup 0 are done with what they read
+  kBarrierSumsGiven,                                    // of a narrow tile, by the second consumer group to the first
+  kBarrierSumsTaken
 };
+constexpr int kStageThreads = 2 * 32;  // the warp that makes the mbarriers and the loading one
 constexpr int kSourceThreads = 32 * (kSendWarp + 1);
 
 constexpr int kTileM = 128;
@@ -35,23 +39,34 @@ static_assert(kGroupM == 64);
 
 constexpr int kPushBytes = kTileM * kRowBytes;  // one block on its way to a peer
 
+// Tiles of at most so many columns are for products of few rows, whose time is that of reading B: 64 rows leave shared memory for
+// more of B on its way, and CTAs of few columns share B out without a split of K over CTAs. A stage has a K step for each consumer
+// group, and the groups' sums are added in the end: one group would not keep up with the memory.
+constexpr int kNarrowTileN = 64;
+constexpr int tile_rows(int tile_n) { return tile_n <= kNarrowTileN ? kGroupM : kTileM; }
+constexpr int stage_steps(int tile_n) { return tile_n <= kNarrowTileN ? kConsumerGroups : 1; }
+
 template <int TileN_, int Cluster_>
 struct GemmTile {
   static constexpr int kTileN = TileN_;
   static constexpr int kCluster = Cluster_;  // CTAs along M that share the loads of B
-  static constexpr int kStages = TileN_ == 256 ? 4 : 6;
+  static constexpr bool kNarrow = TileN_ <= kNarrowTileN;
+  static constexpr int kStages = TileN_ == 256 ? 4 : TileN_ == 32 ? 8 : 6;
 
-  static constexpr int kABytes = kTileM * kRowBytes;
+  // A stage: A of its K steps, then B of its K steps.
+  static constexpr int kStageSteps = stage_steps(TileN_);
+  static constexpr int kABytes = tile_rows(TileN_) * kRowBytes;
   static constexpr int kBBytes = kTileN * kRowBytes;
-  static constexpr int kStageBytes = kABytes + kBBytes;
+  static constexpr int kStageBytes = kStageSteps * (kABytes + kBBytes);
   static constexpr int kBRowsLoaded = kTileN / kCluster;  // rows of B that one CTA fetches for the cluster
 
   // The output goes through buffers of 64 x 64 elements: two per consumer group, or one while the second pair is the
-  // push role's buffer.
+  // push role's buffer. That of a narrow tile is little: it goes straight to memory, and the first pair is for the sums that one
+  // group hands to the other.
   static constexpr int kStoreColumns = 64;
   static constexpr int kStoreBytes = kGroupM * kStoreColumns * 2;
   static constexpr int kStoreBuffers = 2;
-  static constexpr int kStorePasses = kTileN / kStoreColumns;
+  static constexpr int kStorePasses = kNarrow ? 0 : kTileN / kStoreColumns;
 
   // Offsets into dynamic shared memory, after its start is rounded up to kAlignment.
   static constexpr int kAlignment = 1024;
@@ -65,9 +80,10 @@ struct GemmTile {
   static constexpr int kSharedBytes = kEnd + kAlignment;
 
   static_assert(kConsumerGroups * kStoreBytes == kPushBytes && kStoreBuffers == 2);
-  static_assert(kCluster == 1 || kCluster == 2);
-  static_assert(kTileN % kStoreColumns == 0 && kTileN <= 256 && kBRowsLoaded % 8 == 0 && kBRowsLoaded <= 256);
-  static_assert(kABytes % kAlignment == 0 && (kBRowsLoaded * kRowBytes) % kAlignment == 0);
+  static_assert(kCluster == 1 || (kCluster == 2 && !kNarrow));
+  static_assert(kNarrow ? kGroupM * kTileN * 4 <= kConsumerGroups * kStoreBytes : kTileN % kStoreColumns == 0);
+  static_assert(kTileN <= 256 && kBRowsLoaded % 8 == 0 && kBRowsLoaded <= 256);
+  static_assert(kABytes % kAlignment == 0 && kBBytes % kAlignment == 0 && (kBRowsLoaded * kRowBytes) % kAlignment == 0);
   static_assert(kStoreAt % kAlignment == 0 && kStoreBytes % kAlignment == 0 && kFullAt % 8 == 0);
   static_assert(kSharedBytes <= 227 * 1024, "the shared memory of an sm_90 CTA");
 };

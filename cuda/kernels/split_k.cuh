@@ -4,7 +4,7 @@
 // gives every part its own CTA, so no part waits for one that has not started.
 #pragma once
 #include "comm/wait.cuh"
-#include "kernels/gemm_tile.h"
+#include "kernels/gemm_core.cuh"
 #include "kernels/split_k.h"
 
 namespace mk {
@@ -18,15 +18,15 @@ struct SplitPart {
 
 __device__ __forceinline__ SplitPart split_part(const SplitK& k, int32_t k_steps, uint32_t unit) {
   SplitPart s;
-  s.tile = unit / static_cast<uint32_t>(k.parts);
-  s.part = static_cast<int32_t>(unit % static_cast<uint32_t>(k.parts));
+  s.tile = quotient(unit, k.parts);
+  s.part = static_cast<int32_t>(unit - s.tile * k.parts.by);
   s.first_step = s.part * k.steps;
   s.end_step = min(k_steps, s.first_step + k.steps);
   return s;
 }
 
 // The part that adds up a consumer group's rows: the groups of a tile are spread over its parts.
-__device__ __forceinline__ int32_t split_owner(const SplitK& k, int32_t group) { return group % k.parts; }
+__device__ __forceinline__ int32_t split_owner(const SplitK& k, int32_t group) { return group % static_cast<int32_t>(k.parts.by); }
 
 __device__ __forceinline__ bool split_adds(const SplitK& k, const SplitPart& s, int32_t group) {
   return s.part == split_owner(k, group);
@@ -35,11 +35,8 @@ __device__ __forceinline__ bool split_adds(const SplitK& k, const SplitPart& s, 
 // Where a part other than the owner leaves its sums.
 __device__ __forceinline__ int64_t split_slot(const SplitK& k, const SplitPart& s, int32_t part, int32_t group) {
   const int32_t given = part < split_owner(k, group) ? part : part - 1;
-  return (int64_t{s.tile} * (k.parts - 1) + given) * kConsumerGroups + group;
+  return (int64_t{s.tile} * (k.parts.by - 1) + given) * kConsumerGroups + group;
 }
-
-// Whether the calling warp has any of the `rows` of its group's 64 that exist: sums of others are not handed over.
-__device__ __forceinline__ bool split_has_rows(int32_t rows) { return static_cast<int32_t>(threadIdx.x % kWarpgroup / 32 * 16) < rows; }
 
 // One consumer warpgroup of a part that is not the owner: hands its sums over.
 template <int Sums>
@@ -48,7 +45,7 @@ __device__ __forceinline__ void split_give(const SplitK& k, const SplitPart& s, 
   const int32_t thread = threadIdx.x % kWarpgroup;
   const int64_t slot = split_slot(k, s, s.part, group);
   float4* to = k.sums + slot * (Sums / 4) * kWarpgroup + thread;
-  if (split_has_rows(rows)) {
+  if (has_rows(rows)) {
 #pragma unroll
     for (int i = 0; i < Sums / 4; ++i)
       to[i * kWarpgroup] = make_float4(sum[4 * i], sum[4 * i + 1], sum[4 * i + 2], sum[4 * i + 3]);
@@ -64,10 +61,10 @@ template <int Sums>
 __device__ __forceinline__ void split_take(const SplitK& k, const SplitPart& s, int32_t group, int32_t rows, uint32_t barrier,
                                            float (&sum)[Sums], uint64_t epoch, const WaitContext& w) {
   const int32_t thread = threadIdx.x % kWarpgroup;
-  if (thread < k.parts && thread != s.part) wait_flag(w, kRoleSum, k.flags + split_slot(k, s, thread, group), epoch);
+  if (thread < static_cast<int32_t>(k.parts.by) && thread != s.part) wait_flag(w, kRoleSum, k.flags + split_slot(k, s, thread, group), epoch);
   ptx::named_barrier(barrier, kWarpgroup);
-  if (!split_has_rows(rows)) return;
-  for (int32_t part = 0; part < k.parts; ++part) {
+  if (!has_rows(rows)) return;
+  for (int32_t part = 0; part < static_cast<int32_t>(k.parts.by); ++part) {
     if (part == s.part) continue;
     const float4* from = k.sums + split_slot(k, s, part, group) * (Sums / 4) * kWarpgroup + thread;
 #pragma unroll

@@ -33,6 +33,52 @@ __device__ __forceinline__ uint32_t wgmma_descriptor_low(uint32_t smem) { return
 #define MK_R16(d, i) MK_R4(d, i), MK_R4(d, i + 4), MK_R4(d, i + 8), MK_R4(d, i + 12)
 #define MK_R64(d, i) MK_R16(d, i), MK_R16(d, i + 16), MK_R16(d, i + 32), MK_R16(d, i + 48)
 
+__device__ __forceinline__ void wgmma_m64n32k16_bf16(float (&d)[16], uint32_t a, uint32_t b, int accumulate) {
+  asm volatile(
+      "{\n.reg .pred p;\n.reg .b64 da, db;\nsetp.ne.b32 p, %18, 0;\n"
+      "mov.b64 da, {%16, %19};\nmov.b64 db, {%17, %19};\n"
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+      "da, db, p, 1, 1, 0, 0;\n}"
+      : MK_R16(d, 0)
+      : "r"(a), "r"(b), "r"(accumulate), "n"(kDescriptorHigh));
+}
+
+__device__ __forceinline__ void wgmma_m64n32k16_f16(float (&d)[16], uint32_t a, uint32_t b, int accumulate) {
+  asm volatile(
+      "{\n.reg .pred p;\n.reg .b64 da, db;\nsetp.ne.b32 p, %18, 0;\n"
+      "mov.b64 da, {%16, %19};\nmov.b64 db, {%17, %19};\n"
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+      "da, db, p, 1, 1, 0, 0;\n}"
+      : MK_R16(d, 0)
+      : "r"(a), "r"(b), "r"(accumulate), "n"(kDescriptorHigh));
+}
+
+__device__ __forceinline__ void wgmma_m64n64k16_bf16(float (&d)[32], uint32_t a, uint32_t b, int accumulate) {
+  asm volatile(
+      "{\n.reg .pred p;\n.reg .b64 da, db;\nsetp.ne.b32 p, %34, 0;\n"
+      "mov.b64 da, {%32, %35};\nmov.b64 db, {%33, %35};\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+      "da, db, p, 1, 1, 0, 0;\n}"
+      : MK_R16(d, 0), MK_R16(d, 16)
+      : "r"(a), "r"(b), "r"(accumulate), "n"(kDescriptorHigh));
+}
+
+__device__ __forceinline__ void wgmma_m64n64k16_f16(float (&d)[32], uint32_t a, uint32_t b, int accumulate) {
+  asm volatile(
+      "{\n.reg .pred p;\n.reg .b64 da, db;\nsetp.ne.b32 p, %34, 0;\n"
+      "mov.b64 da, {%32, %35};\nmov.b64 db, {%33, %35};\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+      "da, db, p, 1, 1, 0, 0;\n}"
+      : MK_R16(d, 0), MK_R16(d, 16)
+      : "r"(a), "r"(b), "r"(accumulate), "n"(kDescriptorHigh));
+}
+
 __device__ __forceinline__ void wgmma_m64n128k16_bf16(float (&d)[64], uint32_t a, uint32_t b, int accumulate) {
   asm volatile(
       "{\n.reg .pred p;\n.reg .b64 da, db;\nsetp.ne.b32 p, %66, 0;\n"
@@ -105,6 +151,22 @@ __device__ __forceinline__ void wgmma_m64n256k16_f16(float (&d)[128], uint32_t a
 template <int N, typename T>
 __device__ __forceinline__ void wgmma_step(float (&d)[N / 2], uint32_t a, uint32_t b, bool accumulate);
 
+template <>
+__device__ __forceinline__ void wgmma_step<32, __nv_bfloat16>(float (&d)[16], uint32_t a, uint32_t b, bool accumulate) {
+  wgmma_m64n32k16_bf16(d, a, b, accumulate);
+}
+template <>
+__device__ __forceinline__ void wgmma_step<32, __half>(float (&d)[16], uint32_t a, uint32_t b, bool accumulate) {
+  wgmma_m64n32k16_f16(d, a, b, accumulate);
+}
+template <>
+__device__ __forceinline__ void wgmma_step<64, __nv_bfloat16>(float (&d)[32], uint32_t a, uint32_t b, bool accumulate) {
+  wgmma_m64n64k16_bf16(d, a, b, accumulate);
+}
+template <>
+__device__ __forceinline__ void wgmma_step<64, __half>(float (&d)[32], uint32_t a, uint32_t b, bool accumulate) {
+  wgmma_m64n64k16_f16(d, a, b, accumulate);
+}
 template <>
 __device__ __forceinline__ void wgmma_step<256, __nv_bfloat16>(float (&d)[128], uint32_t a, uint32_t b, bool accumulate) {
   wgmma_m64n256k16_bf16(d, a, b, accumulate);

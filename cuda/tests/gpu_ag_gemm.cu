@@ -138,8 +138,34 @@ struct Suite {
     }
     for (const int64_t rows : {8, 16, 40, 64})  // merged tiles, up to 128 rows in all
       for (const int64_t n : {4096, 1000, 129}) one<__nv_bfloat16>({rows * w, n, 1032}, config(MK_MOVER_AUTO, 0, 0), ++seed);
+    narrow(seed);
     if (mode == "all") one<__nv_bfloat16>({8192, 1024, 8192}, config(MK_MOVER_SM, 0, 0), ++seed, true);
     if (mode == "all" && copies) one<__nv_bfloat16>({8192, 1024, 8192}, config(MK_MOVER_AUTO, 0, 0), ++seed, true);
+  }
+
+  // Tiles of 64 rows: all rows of a rank, merged or not, one and many tiles for each CTA, K of odd and even steps and their parts.
+  void narrow(uint64_t seed) {
+    const int64_t w = rank.world;
+    const Problem few[] = {{5 * w, 1, 8}, {64 * w, 129, 200}, {8 * w, 72, 456, 8}};
+    const Problem more[] = {
+        {1, 64, 64}, {7, 4096, 1032}, {8, 53248, 64}, {64, 8200, 1096, 8}, {63 * w, 1000, 4104}, {64 * w, 256, 64}, {16 * w, 30, 128},
+        {w - 1, 64, 192}, {8 * w, 4096, 8192},
+    };
+    for (const int mover : {MK_MOVER_SM, MK_MOVER_CE})
+      for (const int tile_n : {32, 64}) {
+        if (mover == MK_MOVER_CE && !copies) continue;
+        for (const Problem& p : few) one<__nv_bfloat16>(p, config(mover, tile_n, 1), ++seed);
+        one<__half>({40 * w, 520, 456, 8}, config(mover, tile_n, 1), ++seed, true);
+        if (quick) continue;
+        for (const Problem& p : more) one<__nv_bfloat16>(p, config(mover, tile_n, 1), ++seed);
+        for (const int parts : {2, 3, 5}) {
+          mk_ag_gemm_config split = config(mover, tile_n, 1);
+          split.split_k = parts;
+          if (!fits({9 * w, 130, 1032}, split)) continue;
+          one<__nv_bfloat16>({9 * w, 130, 1032}, split, ++seed);   // 17 K steps, 9 stages
+          one<__nv_bfloat16>({16 * w, 136, 4104}, split, ++seed);
+        }
+      }
   }
 
   // Sizes at which others' kernels have gone wrong: reference of public faults, classes A, B and F.
@@ -148,9 +174,13 @@ struct Suite {
     uint64_t seed = 4000;
     const auto all_tiles = [&](const Problem& p) {
       for (const int tile_n : {256, 128}) one<__nv_bfloat16>(p, config(MK_MOVER_SM, tile_n, tile_n / 128), ++seed);
+      for (const int tile_n : {64, 32})
+        if (p.m <= 64 * w) one<__nv_bfloat16>(p, config(MK_MOVER_SM, tile_n, 1), ++seed);
     };
-    for (int64_t k = 64; k <= 576; k += 64) all_tiles({192 * w, 136, k});          // numbers of K steps, odd and even
-    for (const int64_t k : {8, 72, 520}) all_tiles({192 * w, 136, k});             // and their tails
+    for (const int64_t rows : {192, 48}) {
+      for (int64_t k = 64; k <= 576; k += 64) all_tiles({rows * w, 136, k});  // numbers of K steps, odd and even
+      for (const int64_t k : {8, 72, 520}) all_tiles({rows * w, 136, k});     // and their tails
+    }
     for (const int64_t m : {1, 8, 16, 32, 63, 64, 65}) all_tiles({m * w, 64, 64});
     for (const int64_t n : {8, 16, 24}) all_tiles({128 * w, n, 128});
     for (int64_t m = 0; m <= 257; m += 3) one<__nv_bfloat16>({m, 72, 72}, config(MK_MOVER_AUTO, 0, 0), ++seed);

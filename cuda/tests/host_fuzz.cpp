@@ -106,7 +106,7 @@ TEST(random_calls_reach_tails_and_all_settings) {
       many_tiles += shard > 2 * kTileM && d.n > 2 * made.tile_n, split += made.split_k > 1, half += d.half;
     }
     CHECK(differs);
-    CHECK(kinds.size() == 8);  // 2 movers x 2 tiles x 2 clusters
+    CHECK(kinds.size() == 12);  // 2 movers x (2 tiles x 2 clusters, and 2 narrow tiles)
     for (const int n : {m_tail, n_tail, k_tail, uneven, odd_n, many_tiles, small, split, half}) CHECK(n >= 3);
   }
 }

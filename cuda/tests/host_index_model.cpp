@@ -4,6 +4,7 @@
 #include <climits>
 #include <set>
 #include <tuple>
+#include <vector>
 
 #include "host/ag_gemm_config.h"
 #include "kernels/gemm_tile.h"
@@ -16,21 +17,37 @@ TEST(every_tile_once) {
   for (const int m : {1, 2, 5, 16, 33})
     for (const int n : {1, 3, 4, 17})
       for (const int group : {1, 2, 8, 64}) {
-        const TileGrid g = {m, n, group};
+        const TileGrid g = tile_grid(n, group);
+        const Divisor last = last_group(g, m);
         std::set<std::tuple<int, int>> seen;
-        for (int64_t i = 0; i < tile_units(g); ++i) {
-          const TileUnit u = tile_unit(g, static_cast<uint32_t>(i));
+        for (int64_t i = 0; i < int64_t{m} * n; ++i) {
+          const TileUnit u = tile_unit(g, m, last, static_cast<uint32_t>(i));
           CHECK(u.m_unit >= 0 && u.m_unit < m && u.n_tile >= 0 && u.n_tile < n);
           seen.insert({u.m_unit, u.n_tile});
         }
-        CHECK(static_cast<int64_t>(seen.size()) == tile_units(g));
+        CHECK(static_cast<int64_t>(seen.size()) == int64_t{m} * n);
       }
 }
 
+// Divisors at and around powers of two, up to 2^31, and of dividends at and around their multiples.
+TEST(quotients_are_exact) {
+  std::vector<uint32_t> numbers = {1, 2, 3, 5, 6, 7, 10, 12, 100, 641, 65535, 6700417, 0x7FFFFFFF};
+  for (int bit = 2; bit < 31; ++bit)
+    for (const int off : {-1, 0, 1}) numbers.push_back((1u << bit) + off);
+  numbers.push_back(1u << 31);
+  for (const uint32_t by : numbers) {
+    const Divisor d = divisor(by);
+    for (const uint32_t n : numbers)
+      for (const int64_t dividend : {int64_t{0}, int64_t{n}, int64_t{n} - 1, int64_t{by} * 3 - 1, int64_t{by} * 3, int64_t{n} / by * by})
+        if (dividend >= 0 && dividend < kMaxCount) CHECK(quotient(static_cast<uint32_t>(dividend), d) == dividend / by);
+  }
+}
+
 TEST(last_tile_of_the_largest_grid) {
-  const TileGrid g = {1 << 18, (1 << 13) - 1, 16};  // just under 2^31 units
-  CHECK(tile_units(g) < kMaxCount);
-  const TileUnit u = tile_unit(g, static_cast<uint32_t>(tile_units(g) - 1));
+  const int m_units = 1 << 18;
+  const TileGrid g = tile_grid((1 << 13) - 1, 16);  // just under 2^31 units
+  CHECK(int64_t{m_units} * g.n_tiles < kMaxCount);
+  const TileUnit u = tile_unit(g, m_units, last_group(g, m_units), static_cast<uint32_t>(int64_t{m_units} * g.n_tiles - 1));
   CHECK(u.m_unit == (1 << 18) - 1 && u.n_tile == (1 << 13) - 2);
 }
 

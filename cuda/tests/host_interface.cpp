@@ -12,6 +12,8 @@
 #include "host/context.h"
 #include "host/error.h"
 #include "host/network.h"
+#include "kernels/ag_gemm.h"
+#include "kernels/gemm_tile.h"
 #include "tests/check.h"
 #include "tests/ranks.h"
 
@@ -130,8 +132,7 @@ TEST(choices_are_complete_and_checked) {
         MK_INIT(&c);
         const mk_ag_gemm_args a = problem(m, n, 8192);
         complete_ag_gemm(c, a, {world, 132, 1});
-        CHECK(c.tile_n == 128 || c.tile_n == 256);
-        CHECK(c.cluster == 1 || c.cluster == 2);
+        CHECK(ag_gemm_tile(c.tile_n, c.cluster) >= 0 && (c.tile_n <= kNarrowTileN) == (m <= 64));
         CHECK(c.push_group >= 1 && c.raster_group >= 1);
         // No wave more than all SMs would need, and no CTA more than that takes.
         const int64_t units = ag_gemm_units(a, c, {world, 132, 1}), clusters = c.ctas / c.cluster, waves = ceil_div(units, 132 / c.cluster);
@@ -146,12 +147,39 @@ TEST(choices_are_complete_and_checked) {
   MK_INIT(&c);
   c.tile_n = 192;
   CHECK(has(message([&] { complete_ag_gemm(c, problem(64, 64, 64), {2, 132, 1}); }), "tile_n is 192"));
+  c.tile_n = 64;
+  CHECK(has(message([&] { complete_ag_gemm(c, problem(129, 64, 64), {2, 132, 1}); }), "at most 64 rows of a rank, here are 65"));
+  c.cluster = 2;
+  CHECK(has(message([&] { complete_ag_gemm(c, problem(64, 64, 64), {2, 132, 1}); }), "with tile_n 64 it must be 1"));
+  c.cluster = 3;
+  CHECK(has(message([&] { complete_ag_gemm(c, problem(64, 64, 64), {2, 132, 1}); }), "it must be 1 or 2"));
   MK_INIT(&c);
   c.mover = MK_MOVER_CE, c.row_block = 100;
   CHECK(has(message([&] { complete_ag_gemm(c, problem(64, 64, 64), {2, 132, 1}); }), "power of two"));
   MK_INIT(&c);
   c.mover = MK_MOVER_SM, c.k_block = 512;
   CHECK(has(message([&] { complete_ag_gemm(c, problem(64, 64, 64), {2, 132, 1}); }), "sm mover"));
+}
+
+// Few rows: narrow tiles, of as few columns as give most SMs one; where those still leave SMs idle, K is split into whole stages.
+TEST(few_rows_take_narrow_tiles) {
+  const auto chosen = [](int64_t m, int64_t n, int64_t k, int world) {
+    mk_ag_gemm_config c;
+    MK_INIT(&c);
+    complete_ag_gemm(c, problem(m, n, k), {world, 132, 1});
+    return c;
+  };
+  CHECK(chosen(16, 4096, 8192, 1).tile_n == 32 && chosen(16, 4096, 8192, 1).split_k == 1);
+  CHECK(chosen(64, 8192, 8192, 2).tile_n == 64 && chosen(65, 8192, 8192, 1).tile_n == 128);
+  const mk_ag_gemm_args a = problem(16, 1024, 1032);  // 17 K steps in parts of at least 8
+  const mk_ag_gemm_config c = chosen(16, 1024, 1032, 1);
+  CHECK(c.tile_n == 32 && c.split_k == 2 && ag_gemm_part_steps(a, c) == 10);
+  // One tile of all ranks' rows, if these are whole swizzle atoms and no more than the tile has.
+  CHECK(ag_gemm_merged(problem(64, 4096, 8192), chosen(64, 4096, 8192, 2), {2, 132, 1}));
+  mk_ag_gemm_config narrow;
+  MK_INIT(&narrow);
+  narrow.mover = MK_MOVER_SM, narrow.tile_n = 64, narrow.cluster = 1;
+  CHECK(!ag_gemm_merged(problem(128, 4096, 8192), narrow, {2, 132, 1}));
 }
 
 // Shards of 40 row tiles in 16 chunks of 2.5: the own ones are 40 tiles, those of the peer 16 x 3, of 3 columns each: 2 waves.

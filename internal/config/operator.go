@@ -31,13 +31,20 @@ type operatorKind struct {
 // kernel is what the CUDA engine's kernels of an operator are built for (cuda/include/mkernel.h; a test in
 // internal/request holds it against what a launch takes).
 type kernel struct {
-	tileM, tileN, tileK []int
-	movers              []string
+	tileN, tileK []int
+	tileM        func(n int) int // rows of a tile of n columns; 0: of one whose columns are left open
+	movers       []string
 }
 
 var operatorKinds = map[string]operatorKind{
 	opAGGemm: {roles: []string{"intra", "send"}, kernel: &kernel{
-		tileM: []int{128}, tileN: []int{128, 256}, tileK: []int{64}, movers: []string{"sm", "ce"},
+		tileN: []int{32, 64, 128, 256}, tileK: []int{64}, movers: []string{"sm", "ce"},
+		tileM: func(n int) int {
+			if n == 32 || n == 64 {
+				return 64
+			}
+			return 128
+		},
 	}},
 	opGemmRS: {roles: []string{"intra", "send", "reduce"}},
 	opGemmAR: {roles: []string{"intra", "send", "reduce"}, algorithms: []string{"auto", "two-shot", "one-shot"}},

@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -169,10 +170,10 @@ func (u *use) validateKernel(operator string, k *kernel, wrong report) {
 		name  string
 		value *int
 		known []int
-	}{{"m", u.Tile.M, k.tileM}, {"n", u.Tile.N, k.tileN}, {"k", u.Tile.K, k.tileK}} {
+	}{{"m", u.Tile.M, []int{k.tileM(or0(u.Tile.N))}}, {"n", u.Tile.N, k.tileN}, {"k", u.Tile.K, k.tileK}} {
 		if n.value != nil && !slices.Contains(n.known, *n.value) {
 			wrong("use.tile."+n.name, "tile %s is %d; the kernels of %s are built for %s", n.name, *n.value, operator,
-				strings.Trim(strings.ReplaceAll(fmt.Sprint(n.known), " ", " or "), "[]"))
+				alternatives(n.known))
 		}
 	}
 	if u.Stages != nil {
@@ -182,8 +183,23 @@ func (u *use) validateKernel(operator string, k *kernel, wrong report) {
 		wrong("use.mover", "mover is %q; the kernels of %s have %s", u.Mover, operator, strings.Join(k.movers, " and "))
 	}
 	if c := u.CUDA; c != nil && c.SplitK > 1 && (or0(u.Tile.N) > 128 || c.Cluster > 1) {
-		wrong("use.cuda.split_k", "split_k is %d; a split of K needs tile n 128 and cluster 1", c.SplitK)
+		wrong("use.cuda.split_k", "split_k is %d; a split of K needs tile n 128 or less and cluster 1", c.SplitK)
 	}
+	if c := u.CUDA; c != nil && c.Cluster > 1 && u.Tile.N != nil && k.tileM(*u.Tile.N) == 64 {
+		wrong("use.cuda.cluster", "cluster is %d; with tile n %d it is 1", c.Cluster, *u.Tile.N)
+	}
+}
+
+// alternatives writes numbers as "32, 64 or 128".
+func alternatives(numbers []int) string {
+	words := make([]string, len(numbers))
+	for i, n := range numbers {
+		words[i] = strconv.Itoa(n)
+	}
+	if last := len(words) - 1; last > 0 {
+		return strings.Join(words[:last], ", ") + " or " + words[last]
+	}
+	return words[0]
 }
 
 // validate holds the numbers against what the data plane takes (mk_ag_gemm_config in cuda/include/mkernel.h); 0, as in a

@@ -60,7 +60,7 @@ type NICs struct {
 
 // CUDA is what only the CUDA engine is told. What is 0 or "" the data plane chooses by shape; all ranks are told the same.
 // Of Config, Workers[compute] are the CTAs that a kernel has in all, Workers[intra] those of them that also push (mover
-// sm), and Tile, 128 or 256, the columns of a tile, whose rows are 128.
+// sm), and Tile, the columns of a tile: 128 or 256, of 128 rows, or 32 or 64, of 64 rows, where no rank has more.
 type CUDA struct {
 	Mover       string `json:"mover,omitempty"`        // who moves bytes inside a node: sm or ce
 	Cluster     int    `json:"cluster,omitempty"`      // CTAs that load operands for each other: 1 or 2

@@ -42,7 +42,7 @@ func TestTableSaysHowAGPURan(t *testing.T) {
 	if err := d.WriteTable(&b); err != nil {
 		t.Fatal(err)
 	}
-	want := "mover ce, tiles 128 x 256, 132 CTAs; of the host 31 us a call for 12 kernels and copies; compute waited 0.500 ms; intra waited 0.100 ms\n"
+	want := "mover ce, tiles of 256 columns, 132 CTAs; of the host 31 us a call for 12 kernels and copies; compute waited 0.500 ms; intra waited 0.100 ms\n"
 	if !strings.Contains(b.String(), want) {
 		t.Errorf("the table\n%s\ndoes not have\n%s", b.String(), want)
 	}

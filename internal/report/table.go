@@ -85,7 +85,7 @@ func (d *Document) deviceLine() string {
 			waited[role] = max(waited[role], ms)
 		}
 	}
-	line := fmt.Sprintf("mover %v, tiles 128 x %v, %v CTAs; of the host %.0f us a call", d.Settings["mover"], d.Settings["tile"], d.Settings["ctas"], host)
+	line := fmt.Sprintf("mover %v, tiles of %v columns, %v CTAs; of the host %.0f us a call", d.Settings["mover"], d.Settings["tile"], d.Settings["ctas"], host)
 	switch launches {
 	case 0:
 	case 1:

@@ -15,18 +15,25 @@ func cudaSpace(k Kind) Space {
 	if k.Ranks > 1 {
 		s.Starts = append(s.Starts, config.Settings{Mover: "sm"}, config.Settings{Mover: "ce"})
 	}
-	tile := number("tile", func(s *config.Settings) *int { return &s.TileN }, 128, 256)
-	tile.Name = "tile columns"                                                                // rows are the kernel's own
-	tile.fits = func(s config.Settings, v int) bool { return v == 128 || s.CUDA.SplitK <= 1 } // a split needs narrow tiles
+	tile := number("tile", func(s *config.Settings) *int { return &s.TileN }, 32, 64, 128, 256)
+	tile.Name = "tile columns" // rows are the kernel's own
+	tile.fits = func(s config.Settings, v int) bool {
+		if v < 128 { // tiles of 64 rows
+			return k.M <= 64*int64(k.Ranks) && s.CUDA.Cluster <= 1
+		}
+		return v == 128 || s.CUDA.SplitK <= 1 // a split needs columns that are few
+	}
 	s.Knobs = append(s.Knobs, tile)
 
 	if k.M <= smallRows {
 		split := number("split of K", func(s *config.Settings) *int { return &s.CUDA.SplitK }, 1, 2, 4)
-		split.use = func(s config.Settings) bool { return s.TileN == 128 && s.CUDA.Cluster <= 1 }
+		split.use = func(s config.Settings) bool { return s.TileN > 0 && s.TileN <= 128 && s.CUDA.Cluster <= 1 }
 		s.Knobs = append(s.Knobs, split)
 	}
 	cluster := number("cluster", func(s *config.Settings) *int { return &s.CUDA.Cluster }, 1, 2)
-	cluster.fits = func(s config.Settings, v int) bool { return v == 1 || s.CUDA.SplitK <= 1 }
+	cluster.fits = func(s config.Settings, v int) bool {
+		return v == 1 || s.CUDA.SplitK <= 1 && (s.TileN == 0 || s.TileN >= 128)
+	}
 	s.Knobs = append(s.Knobs, cluster)
 
 	var ctas []int

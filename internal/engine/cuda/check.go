@@ -24,8 +24,8 @@ func CheckSettings(s engine.CUDA, tile int) error {
 	switch {
 	case s.Mover != "" && s.Mover != "sm" && s.Mover != "ce":
 		return fmt.Errorf("the mover is %q; the CUDA engine has sm and ce for ag_gemm", s.Mover)
-	case tile != 0 && tile != 128 && tile != 256:
-		return fmt.Errorf("a tile of %d columns; tiles of the CUDA engine have 128 or 256 (and 128 rows)", tile)
+	case tile != 0 && tile != 32 && tile != 64 && tile != 128 && tile != 256:
+		return fmt.Errorf("a tile of %d columns; tiles of the CUDA engine have 32, 64, 128 or 256", tile)
 	case s.Cluster != 0 && s.Cluster != 1 && s.Cluster != 2:
 		return fmt.Errorf("clusters of %d CTAs; the CUDA engine has 1 or 2", s.Cluster)
 	case s.Mover == "ce" && s.ShareGPUs:

@@ -117,7 +117,7 @@ func TestSettingsThatCannotBe(t *testing.T) {
 		tile int
 	}{
 		`the mover is "epilogue"`:      {engine.CUDA{Mover: "epilogue"}, 0},
-		"a tile of 64 columns":         {engine.CUDA{}, 64},
+		"a tile of 96 columns":         {engine.CUDA{}, 96},
 		"clusters of 4 CTAs":           {engine.CUDA{Cluster: 4}, 0},
 		"cannot serve ranks that shar": {engine.CUDA{Mover: "ce", ShareGPUs: true}, 0},
 	} {

@@ -248,7 +248,7 @@ func TestOpenRefusals(t *testing.T) {
 		"no GPU":        {map[string]string{"HOSTLIB_GPUS": "0"}, nil, "does not exist"},
 		"no memory":     {map[string]string{"HOSTLIB_FREE": "1000000"}, nil, "not enough GPU memory: a rank needs 0.8 GiB for M=64 N=32 K=16, and its GPU has 0.0 GiB free"},
 		"mover":         {nil, func(c *engine.Config) { c.CUDA.Mover = "epilogue" }, `the mover is "epilogue"`},
-		"tile":          {nil, func(c *engine.Config) { c.Tile = 64 }, "128 or 256"},
+		"tile":          {nil, func(c *engine.Config) { c.Tile = 96 }, "32, 64, 128 or 256"},
 		"CTAs":          {nil, func(c *engine.Config) { c.Workers[plan.RoleCompute] = 5 }, "5 compute workers are more CTAs than the GPU has SMs for this process: 4"},
 		"negative CTAs": {nil, func(c *engine.Config) { c.Workers[plan.RoleCompute] = -1 }, "-1"},
 		"rank":          {nil, func(c *engine.Config) { c.Rank = 1 }, "not in a world of 1"},
