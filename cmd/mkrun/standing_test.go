@@ -93,6 +93,11 @@ func TestStandingAgentHasOneReady(t *testing.T) {
 	if err := syscall.Kill(second, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
+	for end := time.Now().Add(pollLimit); syscall.Kill(second, 0) == nil; time.Sleep(time.Millisecond) { // a launch at the moment of its death would get it
+		if time.Now().After(end) {
+			t.Fatalf("agent %d was killed and is not gone", second)
+		}
+	}
 	if agent := launch(); agent == second {
 		t.Error("the launch got an agent that was killed")
 	}
