@@ -186,7 +186,7 @@ void complete_ag_gemm(mk_ag_gemm_config& c, const mk_ag_gemm_args& a, const AgGe
   if (c.mover == MK_MOVER_CE && machine.passes_on)
     fail(MK_ERROR_UNSUPPORTED, "the copy engine cannot pass on what arrives during the call: use the sm mover");
   if (c.tile_n == 0) c.tile_n = choose_tile(c, a, machine);
-  if (c.cluster == 0) c.cluster = machine.world > 1 && c.mover == MK_MOVER_CE && shard > kTileM ? 2 : 1;
+  if (c.cluster == 0) c.cluster = machine.world > 1 && c.mover == MK_MOVER_CE && shard > kTileM && c.tile_n > kNarrowTileN ? 2 : 1;
   check_tile(c, shard);
   if (all_ctas) {
     // The fewest that need no further wave are as fast, and what idle SMs do not draw goes into the clock.

@@ -69,7 +69,7 @@ ProxyDevice::~ProxyDevice() {
 
 void ProxyDevice::on_same_gpu(const char* base, uint64_t bytes) { same_gpu_.push_back({base, bytes}); }
 
-mknet_device ProxyDevice::functions() { return {this, copy, store, mark, done, text, pin, unpin}; }
+mknet_device ProxyDevice::functions() { return {this, copy, store, mark, done, text, pin, unpin, enter}; }
 
 int ProxyDevice::copy(void* self, void* target, const void* source, uint64_t bytes) {
   ProxyDevice& d = *static_cast<ProxyDevice*>(self);
@@ -114,6 +114,9 @@ int ProxyDevice::pin(void* self, void* base, uint64_t bytes) {
 }
 
 int ProxyDevice::unpin(void*, void* base) { return -static_cast<int>(cudaHostUnregister(base)); }
+
+// A device that cannot be made current fails the first call that needs it.
+void ProxyDevice::enter(void* self) { cudaSetDevice(static_cast<ProxyDevice*>(self)->device_); }
 
 MappedFifo::MappedFifo(mknet_fifo* fifo) : host_(fifo) {
   void* memory = nullptr;

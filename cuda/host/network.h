@@ -42,6 +42,7 @@ class ProxyDevice {
   static const char* text(void* self, int code);
   static int pin(void* self, void* base, uint64_t bytes);
   static int unpin(void* self, void* base);
+  static void enter(void* self);
 
   struct Range {
     const char* base;

@@ -74,7 +74,8 @@ typedef struct mk_context_desc {
                               of the ce mover go through the host, at an eighth of the speed */
   int32_t share_gpus;      /* 0: ranks that share a GPU are refused */
   uint64_t heap_bytes;     /* symmetric heap of each rank: mk_ag_gemm_heap_bytes, summed over its operators */
-  uint64_t timeout_ns;     /* bound of every wait inside a kernel; 0: ten seconds */
+  uint64_t timeout_ns;     /* bound of every wait inside a kernel; 0: ten seconds. Half of it, but at least ten seconds, bounds the
+                              opening of NICs; after a library that hung in it (mknet.h, open_ns) libmkernel.so must stay loaded */
   mk_allgather allgather;  /* may be NULL when world is 1 */
   void* user;
   const int32_t* node_ranks; /* ranks of each node, first node first, as in the plan; read during the call only */
@@ -170,7 +171,7 @@ typedef struct mk_ag_gemm_waits {
 typedef enum mk_timeline_lane {
   MK_LANE_LOAD = 0,       /* asks for operands and waits for those of peers */
   MK_LANE_PUSH = 1,       /* mover sm */
-  MK_LANE_MULTIPLY_0 = 2, /* upper half of a tile's rows */
+  MK_LANE_MULTIPLY_0 = 2, /* upper half of a tile's rows; of 32 or 64 columns, every second K step of all rows */
   MK_LANE_MULTIPLY_1 = 3,
   MK_TIMELINE_LANES = 4
 } mk_timeline_lane;

@@ -78,6 +78,9 @@ typedef struct mknet_device {
   /* Makes host memory fast to copy from and to; by the thread that registers, or destroys. May be NULL. */
   int (*pin)(void* user, void* base, uint64_t bytes);
   int (*unpin)(void* user, void* base);
+  /* Makes the rank's device the calling thread's: first of all on the thread that opens NICs, whose library may ask for memory of
+   * the device. May be NULL. */
+  void (*enter)(void* user);
 } mknet_device;
 
 /* Told once, by the proxy thread, when the network has failed or was aborted; must return soon. Kernels' abort words are
@@ -225,7 +228,8 @@ typedef struct mknet_group {
   void* const* mapped;   /* by rank: where this process sees its heap, or NULL (emu between GPUs); NULL: nowhere */
   uint64_t verify_ns;    /* bound for the probes of the peers; 0: none are sent */
   uint64_t open_ns;      /* bound for opening the NICs; 0: none. A library that hangs is given up: the thread of ours that called it
-                            stays in it, so this library must stay loaded */
+                            stays in it, so this library must stay loaded; and where it hangs while it is loaded, exit() would wait
+                            for the loader: leave by _exit() */
   const char* place;     /* where this rank is, as messages name it, such as "node 1, host b"; NULL: they do not */
 } mknet_group;
 

@@ -50,7 +50,7 @@ struct AgGemmHead {
   PushPlan push;
   int32_t segment_count, copy_count, send_count, notice_count, raise_count;
   int32_t m, n;
-  void* c_base;           // C for the tiles that TMA cannot cut off where N or a segment's rows end
+  void* c_base;           // C for tiles that are stored without TMA
   int64_t c_pitch;        // elements
   int64_t* waited;        // per CTA and role: clock cycles spent waiting; role 0: that the CTA ran
   WaitContext wait;

@@ -112,15 +112,15 @@ __device__ __forceinline__ void ag_gemm_body(const Params& p, const Recording& r
     lane.finish();
   }
 
-  // A CTA may not leave while its cluster neighbour still frees stages or multicasts into it.
-  if constexpr (Tile::kCluster > 1) {
-    __syncwarp();
+  __syncwarp();
+  // All roles are over. A CTA may not leave while its cluster neighbour still frees stages or multicasts into it.
+  if constexpr (Tile::kCluster == 1) {
+    __syncthreads();
+  } else {
     ptx::cluster_sync();
   }
-  if (threadIdx.x == kWarpgroup) {
-    note_waited(p, kRoleNone, true, clock64() - start);
-    recording.end();
-  }
+  note_waited(p, kRoleNone, threadIdx.x == 0, clock64() - start);
+  if (threadIdx.x == 0) recording.end();
 }
 
 template <class Tile, typename T, class Params>

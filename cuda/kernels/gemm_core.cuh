@@ -49,7 +49,8 @@ struct RingPosition {
   }
 };
 
-// One thread, before the barriers that precede the roles (and before a barrier of the cluster, where it has more than one CTA). Every consumer warp of every CTA of the cluster frees a stage, because a B half lands in all of them.
+// One thread, before the barriers that precede the roles (and before a barrier of the cluster, where it has more than one CTA).
+// Every consumer warp of every CTA of the cluster frees a stage, because a B half lands in all of them.
 template <class Tile>
 __device__ __forceinline__ void gemm_init_barriers(const GemmShared<Tile>& s) {
   for (int i = 0; i < Tile::kStages; ++i) {
@@ -237,7 +238,9 @@ __device__ __forceinline__ void gemm_store_box(const GemmShared<Tile>& s, int gr
   gemm_send_box<Tile>(s.store(group, buffer), group, pass, out, c);
 }
 
-// The same for the CTA's last tile: nothing is loaded any more, so each box has room of its own where the group had its rows of A.
+// The same for the CTA's last tile: nothing is loaded any more, so each box has room of its own where the group had its rows of A. A
+// warp writes the 16 rows of a box that only its own part of wgmma has read, so it waits for no other; B, which neighbours in a
+// cluster may still write and read, stays as it is.
 template <class Tile>
 __device__ __forceinline__ void gemm_store_last_box(const GemmShared<Tile>& s, int group, int pass, const TileOutput<Tile>& out,
                                                     const CUtensorMap* c) {

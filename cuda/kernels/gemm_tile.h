@@ -31,7 +31,7 @@ constexpr int kStageThreads = 2 * 32;  // the warp that makes the mbarriers and 
 constexpr int kSourceThreads = 32 * (kSendWarp + 1);
 
 constexpr int kTileM = 128;
-constexpr int kStepK = 64;                    // columns per pipeline stage: one 128-byte swizzled row of 16-bit values
+constexpr int kStepK = 64;                    // columns of a K step: one 128-byte swizzled row of 16-bit values
 constexpr int kRowBytes = kStepK * 2;
 constexpr int kAtomRows = 8;                  // rows of a swizzle atom
 constexpr int kGroupM = kTileM / kConsumerGroups;  // rows per consumer warpgroup: one wgmma in M

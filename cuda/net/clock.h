@@ -13,6 +13,9 @@ inline uint64_t now_ns(void* = nullptr) {
   return static_cast<uint64_t>(t.tv_sec) * 1000000000u + static_cast<uint64_t>(t.tv_nsec);
 }
 
+// The longest wait of a condition variable: more would overflow when it is added to the time.
+constexpr uint64_t kLongestWait = INT64_MAX / 4;
+
 struct ClockRef {
   Clock read = now_ns;
   void* user = nullptr;

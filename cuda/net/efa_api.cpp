@@ -57,7 +57,7 @@ std::vector<std::string> places(const char* file, const char* home) {
 
 const EfaApi& load_efa(const char* file, const char* home) {
   static std::mutex mutex;
-  static std::map<std::string, std::unique_ptr<Loaded>> loaded;
+  static auto& loaded = *new std::map<std::string, std::unique_ptr<Loaded>>;  // for ever: a thread that hung in a library may come back at exit
   std::lock_guard<std::mutex> lock(mutex);
   std::string reasons;
   for (const std::string& path : places(file, home)) {

@@ -29,7 +29,7 @@
  *      (how = exchange(sleeping, 0)) != 0:           stay awake if wakes != seen
  *     add 1 to wakes (release)                       MKNET_BY_FUTEX: wait, bounded, while the futex wakes == seen
  *     MKNET_BY_FUTEX: wake the futex wakes           MKNET_BY_FD: poll wake_fd and the descriptors of NICs, bounded
- *     MKNET_BY_FD: add 1 to the eventfd wake_fd      store sleeping = 0; seen = wakes (acquire); look at everything
+ *     MKNET_BY_FD: add 1 to the eventfd wake_fd      seen = wakes (acquire); store sleeping = 0; look at everything
  *
  * Of the two fences one comes first: either the producer sees that the proxy sleeps, or the proxy sees the command. The first
  * producer that finds it asleep wakes it for all. Whoever has something else for it (a request, the abort) stores that,

@@ -68,7 +68,7 @@ std::vector<std::string> places(const char* efa_home) {
 
 const Api& load(const char* file, const char* efa_home) {
   static std::mutex mutex;
-  static std::map<std::string, Api> loaded;  // never unloaded: its threads and handlers at exit may still run
+  static auto& loaded = *new std::map<std::string, Api>;  // for ever: its threads and handlers at exit may still run, and one that hung come back
   const std::vector<std::string> files = file != nullptr ? std::vector<std::string>{file} : places(efa_home);
   std::lock_guard<std::mutex> lock(mutex);
   std::string why;

@@ -1,5 +1,8 @@
 #include "net/opening.h"
 
+#include "net/clock.h"
+
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -44,6 +47,12 @@ struct Opening {
 };
 
 void run(Opening& o) {
+  {
+    const std::lock_guard<std::mutex> lock(o.mutex);
+    if (o.given_up) return;
+    const mknet_device* device = o.kept.desc().device;
+    if (device != nullptr && device->enter != nullptr) device->enter(device->user);
+  }
   std::unique_ptr<Network> made;
   std::exception_ptr why;
   try {
@@ -75,6 +84,7 @@ Library library_of(const mknet_desc& d) {
 
 std::unique_ptr<Network> open_within(uint64_t limit_ns, const mknet_desc& desc, const Maker& make) {
   if (limit_ns == 0) return make(desc);
+  limit_ns = std::min(limit_ns, kLongestWait);
   const auto o = std::make_shared<Opening>(desc, make);
   std::thread thread([o] { run(*o); });
   std::unique_lock<std::mutex> lock(o->mutex);

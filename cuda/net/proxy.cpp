@@ -56,7 +56,7 @@ void Verdict::check() const {
 void Verdict::wait(uint64_t timeout_ns) const {
   std::unique_lock<std::mutex> lock(mutex_);
   // By the monotonic clock: whoever sets the system's neither cuts the time nor stretches it.
-  changed_.wait_for(lock, std::chrono::nanoseconds(timeout_ns), [this] { return ended_.load(); });
+  changed_.wait_for(lock, std::chrono::nanoseconds(std::min(timeout_ns, kLongestWait)), [this] { return ended_.load(); });
 }
 
 mknet_error Verdict::error() const {

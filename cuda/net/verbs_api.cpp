@@ -46,7 +46,7 @@ Api resolve_verbs(void* l, const char* file) {
 
 const Api& load(const char* file) {
   static std::mutex mutex;
-  static std::map<std::string, Api> loaded;
+  static auto& loaded = *new std::map<std::string, Api>;  // for ever: a thread that hung in a library may come back at exit
   const std::string name = file != nullptr ? file : "libibverbs.so.1";
   std::lock_guard<std::mutex> lock(mutex);
   const auto known = loaded.find(name);

@@ -1,4 +1,5 @@
 // Ranks that meet by an all-gather: what one cannot do, all learn.
+#include <atomic>
 #include <cerrno>
 #include <condition_variable>
 #include <cstring>
@@ -224,6 +225,23 @@ TEST(join_gives_up_a_library_that_hangs) {
   };
   for (uint64_t i = 0; i < kPatience / 100000 && !closed(); ++i) std::this_thread::sleep_for(std::chrono::microseconds(100));
   CHECK(closed());
+}
+
+// The thread that opens NICs is another than the caller's, so it takes the rank's device first; and no bound is too long to be added
+// to the time.
+TEST(join_opens_on_the_ranks_device) {
+  three();
+  World w(3);
+  static std::atomic<int> entered;
+  entered = 0;
+  mknet_device devices[3];
+  CHECK(w.join([&](mknet_desc& d, mknet_range&, mknet_group& g) {
+    mknet_device& device = devices[d.rank] = *d.device;
+    device.enter = [](void*) { ++entered; };
+    d.device = &device;
+    g.open_ns = d.rank == 0 ? UINT64_MAX : INT64_MAX;
+  }) == " |  | ");
+  CHECK(entered == 3 && w.send(0, 2, 1));
 }
 
 // Ranks of one node need no connection.

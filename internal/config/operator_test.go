@@ -183,7 +183,7 @@ func operatorMistakes() []badFile {
 		{"a tile of other rows", head + entryOf(cuda, "tile: {m: 64}", chosen), "f.yaml:5:21: entry 1: tile m is 64; the kernels of ag_gemm are built for 128"},
 		{"a tile of other columns", head + entryOf(cuda, "tile: {n: 512}", chosen), "f.yaml:5:21: entry 1: tile n is 512; the kernels of ag_gemm are built for 32, 64, 128 or 256"},
 		{"wide rows for narrow columns", head + entryOf(cuda, "tile: {m: 128, n: 64}", chosen), "f.yaml:5:21: entry 1: tile m is 128; the kernels of ag_gemm are built for 64"},
-		{"a cluster of narrow tiles", head + entryOf(cuda, "tile: {n: 32}, cuda: {cluster: 2}", chosen), "cluster is 2; with tile n 32 it is 1"},
+		{"a cluster of narrow tiles", head + entryOf(cuda, "tile: {n: 32}, cuda: {cluster: 2}", chosen), "f.yaml:5:42: entry 1: cluster is 2; with tile n 32 it is 1"},
 		{"a tile of another depth", head + entryOf(cuda, "tile: {k: 32}", chosen), "f.yaml:5:21: entry 1: tile k is 32; the kernels of ag_gemm are built for 64"},
 		{"stages of a fixed pipeline", head + entryOf(cuda, "stages: 99", chosen), "f.yaml:5:19: entry 1: stages is 99; the depth of the pipeline of ag_gemm follows from its tile"},
 		{"a mover it has not", head + entryOf(cuda, "mover: epilogue", chosen), "f.yaml:5:18: entry 1: mover is \"epilogue\"; the kernels of ag_gemm have sm and ce"},
@@ -257,6 +257,8 @@ func soundOperatorFiles() []string {
 		head + entryOf("engine: cuda", "roles: {intra: 100, send: 31}", chosen),
 		head + entryOf("engine: cuda", "mover: ce, cuda: {cluster: 2, raster_group: 8, row_block: 1024, k_block: 512, split_k: 1}", chosen),
 		head + entryOf("engine: cuda", "roles: {intra: 8, send: 1, compute: 123}", chosen),
+		head + entryOf("engine: cuda", "tile: {m: 64, n: 32, k: 64}, cuda: {split_k: 2}", chosen),
+		head + entryOf("engine: cuda", "tile: {n: 64}", chosen),
 		"sms: 144\n" + head + entryOf("engine: cuda", "roles: {intra: 100, send: 32}", chosen),
 	}
 }

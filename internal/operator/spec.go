@@ -205,7 +205,10 @@ func (s RunSpec) validateEngine() error {
 		if err := cuda.CheckNet(s.Net.Backend); err != nil {
 			return err
 		}
-		return cuda.CheckSettings(s.CUDA, s.Tile)
+		if err := cuda.CheckSettings(s.CUDA, s.Tile); err != nil {
+			return err
+		}
+		return cuda.CheckTile(s.Tile, s.Shape.M, s.World.Size())
 	}
 	return fmt.Errorf("there is no engine %q", s.Engine)
 }

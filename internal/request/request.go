@@ -184,6 +184,9 @@ func (r Request) ResolvePlan() (*Resolved, error) {
 	if err != nil {
 		return nil, err
 	}
+	if out.Engine == operator.EngineCUDA {
+		fitCUDA(&choice, shape.M, r.World.Size())
+	}
 	var use settings
 	algorithm, err := r.algorithm(shape, dtype, &use, choice.Settings)
 	if err != nil {
@@ -224,6 +227,20 @@ func tileOf(engineName string, s config.Settings) int {
 		return s.TileN
 	}
 	return s.TileM
+}
+
+// fitCUDA leaves out of an entry that was made for other sizes what the kernels may refuse at these: columns of tiles that have too
+// few rows here, and parts of K, which must not be more than the CTAs.
+func fitCUDA(choice *config.Choice, m int64, ranks int) {
+	s := &choice.Settings
+	if cuda.NarrowTooFew(s.TileN, m, ranks) {
+		choice.Why += fmt.Sprintf("; without its tile of %d columns, which is for fewer rows", s.TileN)
+		s.TileM, s.TileN = 0, 0
+	}
+	if s.CUDA.SplitK > 1 && !choice.Exact {
+		choice.Why += fmt.Sprintf("; without its split of K by %d, made for other sizes", s.CUDA.SplitK)
+		s.CUDA.SplitK = 0
+	}
 }
 
 // pickWorkers fills in the workers of each role. What is left open there is one, and for compute the cores that the ranks

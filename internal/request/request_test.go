@@ -247,7 +247,7 @@ func TestConfigCheckIsAsStrictAsALaunch(t *testing.T) {
 		{"cuda", "{tile: {m: 128, n: 256, k: 64}}", ""},
 		{"cuda", "{tile: {m: 128, n: 64, k: 64}}", "5:21"},
 		{"cuda", "{tile: {m: 64, n: 64, k: 64}}", ""},
-		{"cuda", "{tile: {n: 32}, cuda: {cluster: 2}}", "5:43"},
+		{"cuda", "{tile: {n: 32}, cuda: {cluster: 2}}", "5:42"},
 		{"cuda", "{tile: {m: 128, n: 512, k: 64}}", "5:29"},
 		{"cuda", "{tile: {m: 64}}", "5:21"},
 		{"cuda", "{tile: {k: 128}}", "5:21"},
@@ -286,6 +286,36 @@ func TestConfigCheckIsAsStrictAsALaunch(t *testing.T) {
 		change(&req)
 		if _, err := req.ResolvePlan(); err == nil {
 			t.Errorf("a flag may set a %s that a file may not", name)
+		}
+	}
+}
+
+// An entry for few rows that is the nearest to more of them gives neither its narrow tile nor its split of K.
+func TestCUDAEntryOfOtherSizes(t *testing.T) {
+	onHostlib(t)
+	file := filepath.Join(t.TempDir(), "cuda.yaml")
+	text := "schema: mkrun.config/1\noperator: ag_gemm\nentries:\n  - match: {engine: cuda, m: {max: 64}}\n    use: {tile: {n: 64}, cuda: {split_k: 2}, mover: sm}\n    provenance: {how: chosen}\n"
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		m           int64
+		tile, split int
+		why         string
+	}{
+		{64, 64, 2, ""},
+		{128, 64, 0, "without its split of K by 2"}, // 64 rows of each rank
+		{130, 0, 0, "without its tile of 64 columns"},
+	} {
+		req := base()
+		req.World, req.Engine, req.Config = plan.Uniform(1, 2), "cuda", file
+		req.M, req.N, req.K = tt.m, 512, 512
+		r, err := req.Resolve()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Run.Tile != tt.tile || r.Run.CUDA.SplitK != tt.split || r.Run.CUDA.Mover != "sm" || !strings.Contains(r.SourceWhy, tt.why) {
+			t.Errorf("m %d: tile %d, split %d, mover %q, %q; want %d, %d and %q", tt.m, r.Run.Tile, r.Run.CUDA.SplitK, r.Run.CUDA.Mover, r.SourceWhy, tt.tile, tt.split, tt.why)
 		}
 	}
 }

@@ -335,3 +335,22 @@ func TestEveryTriedSettingCanBeConfigured(t *testing.T) {
 		}
 	}
 }
+
+// Nothing is tried that the kernels refuse: each part of each tile needs an SM, and narrow tiles few rows.
+func TestPartsOfNarrowTilesFit(t *testing.T) {
+	few := Kind{Engine: "cuda", M: 16, N: 4096, K: 8192, Ranks: 1, SMs: 132}
+	for _, tt := range []struct {
+		kind           Kind
+		columns, parts int
+		want           bool
+	}{
+		{few, 32, 1, true}, {few, 32, 2, false}, {few, 64, 2, true}, {few, 64, 4, false}, {few, 128, 4, true},
+		{Kind{M: 16, N: 4096, Ranks: 2, SMs: 132}, 64, 2, true},  // one tile of both shards
+		{Kind{M: 18, N: 4096, Ranks: 2, SMs: 132}, 64, 2, false}, // shards that are no whole atoms
+		{Kind{M: 128, N: 2048, Ranks: 2, SMs: 132}, 64, 2, true}, // 64 rows of each: two tiles
+	} {
+		if got := tt.kind.partsFit(tt.columns, tt.parts); got != tt.want {
+			t.Errorf("M %d, N %d on %d ranks, %d columns in %d parts: %v", tt.kind.M, tt.kind.N, tt.kind.Ranks, tt.columns, tt.parts, got)
+		}
+	}
+}

@@ -18,6 +18,9 @@ func cudaSpace(k Kind) Space {
 	tile := number("tile", func(s *config.Settings) *int { return &s.TileN }, 32, 64, 128, 256)
 	tile.Name = "tile columns" // rows are the kernel's own
 	tile.fits = func(s config.Settings, v int) bool {
+		if s.CUDA.SplitK > 1 && !k.partsFit(v, s.CUDA.SplitK) {
+			return false
+		}
 		if v < 128 { // tiles of 64 rows
 			return k.M <= 64*int64(k.Ranks) && s.CUDA.Cluster <= 1
 		}
@@ -28,6 +31,7 @@ func cudaSpace(k Kind) Space {
 	if k.M <= smallRows {
 		split := number("split of K", func(s *config.Settings) *int { return &s.CUDA.SplitK }, 1, 2, 4)
 		split.use = func(s config.Settings) bool { return s.TileN > 0 && s.TileN <= 128 && s.CUDA.Cluster <= 1 }
+		split.fits = func(s config.Settings, v int) bool { return v == 1 || k.partsFit(s.TileN, v) }
 		s.Knobs = append(s.Knobs, split)
 	}
 	cluster := number("cluster", func(s *config.Settings) *int { return &s.CUDA.Cluster }, 1, 2)
@@ -65,4 +69,19 @@ func cudaSpace(k Kind) Space {
 	}
 	return Space{Starts: s.Starts, Knobs: append(s.Knobs,
 		number("raster group", func(s *config.Settings) *int { return &s.CUDA.RasterGroup }, 4, 8, 16))}
+}
+
+// partsFit says whether each part of K of each tile has an SM to itself, which the kernels demand (complete_split in
+// cuda/host/ag_gemm_config.cpp); shards that make one tile together count as one.
+func (k Kind) partsFit(columns, parts int) bool {
+	ceil := func(a, b int64) int64 { return (a + b - 1) / b }
+	rows, ranks := int64(128), int64(k.Ranks)
+	if columns < 128 {
+		rows = 64
+	}
+	tiles := ranks * ceil(ceil(k.M, ranks), 128)
+	if ranks > 1 && k.M <= rows && k.M%(8*ranks) == 0 {
+		tiles = 1
+	}
+	return tiles*ceil(k.N, int64(columns))*int64(parts) <= int64(k.SMs)
 }

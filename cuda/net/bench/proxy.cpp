@@ -1,6 +1,6 @@
 // The proxy alone, over the emulated NIC: how soon a sleeping one has taken a command, and what an idle one costs. Host
 // producers wake it, beside which stands how long this machine takes to wake any thread. GPU producers cannot: it spins for
-// 100 ms after the last command, then looks every millisecond; they are played by a thread that pushes as a kernel does.
+// 100 ms after the last command, then looks every one to four milliseconds; they are played by a thread that pushes as a kernel does.
 #include "net/bench/proxy.h"
 
 #include <dirent.h>

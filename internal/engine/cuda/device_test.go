@@ -111,6 +111,24 @@ func TestDevicesThatDoNotFit(t *testing.T) {
 	}
 }
 
+func TestNarrowTilesAreForFewRows(t *testing.T) {
+	for _, tt := range []struct {
+		tile  int
+		m     int64
+		ranks int
+		want  string
+	}{
+		{0, 1 << 20, 1, ""}, {128, 8192, 2, ""}, {32, 64, 1, ""}, {64, 128, 2, ""}, {64, 0, 2, ""},
+		{64, 129, 2, "a tile of 64 columns is for at most 64 rows of a rank; 129 rows over 2 ranks are more"},
+		{32, 65, 1, "a tile of 32 columns"},
+	} {
+		err := CheckTile(tt.tile, tt.m, tt.ranks)
+		if (tt.want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("tile %d, %d rows, %d ranks: %v, want %q", tt.tile, tt.m, tt.ranks, err, tt.want)
+		}
+	}
+}
+
 func TestSettingsThatCannotBe(t *testing.T) {
 	for want, s := range map[string]struct {
 		cuda engine.CUDA

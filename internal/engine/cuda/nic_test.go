@@ -164,10 +164,10 @@ func TestALibraryThatHangs(t *testing.T) {
 	s := spec(plan.Shape{M: 70, N: 40, K: 40}, 1)
 	s.World = plan.Uniform(2, 1)
 	s.Net = engine.Net{Backend: "ibverbs"}
-	s.WaitTimeout = 6 * time.Second
+	s.WaitTimeout = 12 * time.Second
 	_, errs := run(t, s, onHostlib)
 	for rank, err := range errs {
-		if want := " (host memory): ibverbs did not open its NICs within 3 s: " + library + ", or a driver under it, hangs."; err == nil || !strings.Contains(err.Error(), want) {
+		if want := " (host memory): ibverbs did not open its NICs within 6 s: " + library + ", or a driver under it, hangs."; err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("rank %d says %v, want %s", rank, err, want)
 		}
 	}

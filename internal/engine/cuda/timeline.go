@@ -18,7 +18,7 @@ import (
 // lanes and kinds are the words for mk_timeline_lane and mk_timeline_kind.
 var (
 	lanes = [C.MK_TIMELINE_LANES]string{
-		C.MK_LANE_LOAD: "loads", C.MK_LANE_PUSH: "pushes", C.MK_LANE_MULTIPLY_0: "multiplies, upper rows", C.MK_LANE_MULTIPLY_1: "multiplies, lower rows",
+		C.MK_LANE_LOAD: "loads", C.MK_LANE_PUSH: "pushes", C.MK_LANE_MULTIPLY_0: "multiplies, first group", C.MK_LANE_MULTIPLY_1: "multiplies, second group",
 	}
 	kinds = [C.MK_EVENT_KINDS]string{
 		C.MK_EVENT_LOAD: "load", C.MK_EVENT_WAIT: "wait for rows", C.MK_EVENT_MULTIPLY: "multiply", C.MK_EVENT_STORE: "store",
