@@ -207,9 +207,6 @@ class Ofi final : public Nic {
 
   void open_endpoint() {
     errno = 0;
-    // Room for a completion of every write under way and every immediate that peers may have under way.
-    const size_t entries = ops_.size() + (p_.ordered ? 0 : size_t{kCredits} * world_) + kCqSpare;
-    must(cq_.open(fabric_, domain_, entries, listens()), format("a completion queue of %zu entries", entries).c_str());
     AvAttr a = {};
     a.type = info_->domain_attr->av_type;
     a.count = world_;
@@ -223,12 +220,21 @@ class Ofi final : public Nic {
       if (regions_[r].base != nullptr) register_region(r);
   }
 
-  // At a port of the range, if there is one, from a random one on.
+  // Room for a completion of every write under way and every immediate that peers may have under way.
+  void open_queue() {
+    cq_.close();
+    const size_t entries = ops_.size() + (p_.ordered ? 0 : size_t{kCredits} * world_) + kCqSpare;
+    must(cq_.open(fabric_, domain_, entries, listens()), format("a completion queue of %zu entries", entries).c_str());
+  }
+
+  // At a port of the range, if there is one, from a random one on. Each endpoint that is tried has a completion queue of its own:
+  // that of libfabric's ofi_rxm (1.17) still looks at an endpoint that is closed when it is asked whether one may wait for it.
   void enable_endpoint() {
     const uint32_t ports = first_port_ != 0 && !is_hardware(*info_) ? last_port_ - first_port_ + 1 : 0;
     const uint64_t begin = ports != 0 ? draw(8) % ports : 0;
     for (uint32_t i = 0;; ++i) {
       if (ports != 0) set_port(*info_, static_cast<uint16_t>(first_port_ + (begin + i) % ports));
+      open_queue();
       int rc = domain_->ops->endpoint(domain_, info_.get(), &ep_, nullptr);
       if (rc != 0) ep_ = nullptr;
       if (rc == 0) {

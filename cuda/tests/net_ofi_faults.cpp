@@ -359,3 +359,26 @@ TEST(ofi_stale_keys_are_refused) {
           CHECK(has(e.text, "its endpoint belongs to another job or generation"));
         }) == "");
 }
+
+// An endpoint whose port another process has is closed and made anew, with a completion queue that knows nothing of it.
+TEST(ofi_ports_that_are_taken_leave_nothing) {
+  fakefabric::Settings& s = fresh();
+  s.domains[0].hardware = false, s.domains[0].address = "127.0.0.1";
+  s.ports_taken = 3;
+  mknet_desc d;
+  MKNET_INIT(&d);
+  d.world = 2;
+  use_fake(d);
+  d.ofi.provider = "fake", d.ofi.first_port = 20000, d.ofi.last_port = 20009;
+  uint64_t heap[8] = {};
+  {
+    auto nics = open_ofi(d);
+    Region region;
+    region.base = reinterpret_cast<char*>(heap), region.bytes = sizeof heap, region.writable = true;
+    nics[0]->add_region(kHeap, region);
+    nics[0]->add_region(kInbox, region);
+    nics[0]->common(1);
+    CHECK(s.ports_taken == 0 && nics[0]->wait_fd() >= 0 && nics[0]->may_sleep());
+  }
+  CHECK(nothing_left());
+}

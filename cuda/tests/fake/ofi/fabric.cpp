@@ -49,7 +49,7 @@ int close_object(Fid* f) {
       auto* x = of<FakeEp>(f);
       x->users = static_cast<int>(std::count_if(mrs.begin(), mrs.end(), [&](const FakeMr* m) { return m->endpoint == f; }));
       if (x->users > 0) return ++seen.wrong_order, -EBUSY;
-      if (x->cq != nullptr) --x->cq->users;
+      if (x->cq != nullptr) --x->cq->users, x->cq->lost_endpoint = true;
       if (x->av != nullptr) --x->av->users;
       eps.erase(std::find(eps.begin(), eps.end(), x));
       return gone(x, &x->domain->users, seen.eps);
@@ -78,6 +78,7 @@ int control_object(Fid* f, int command, void* argument) {
   if (command != kEnable) return -ENOSYS;
   if (f->fclass == kMr) return of<FakeMr>(f)->enabled = true, 0;
   if (const int r = failure("enable")) return r;
+  if (control.settings.ports_taken > 0) return --control.settings.ports_taken, -EADDRINUSE;
   auto* ep = of<FakeEp>(f);
   return ep->enabled = ep->cq != nullptr && ep->av != nullptr, ep->enabled ? 0 : -EINVAL;
 }
@@ -218,6 +219,7 @@ int trywait(Fabric*, Fid** fids, int count) {
   int r = 0;
   for (int i = 0; i < count; ++i) {
     auto* cq = of<FakeCq>(fids[i]);
+    control.seen.wrong_order += cq->lost_endpoint;  // ofi_rxm looks at freed memory
     uint64_t signals;
     if (read(cq->wait_fd, &signals, sizeof signals) < 0 && errno != EAGAIN) return -EINVAL;
     if (!cq->events.empty() || has_work(cq)) r = -EAGAIN;

@@ -39,12 +39,13 @@ struct Settings {
   bool canceled_first = false;  // before that error, another write's cancellation is told
   bool lose = false;        // writes never end
   bool no_descriptors = false;  // its completion queues wake nobody
+  int ports_taken = 0;      // so many endpoints find theirs in use when they are enabled
 };
 
 // What was seen; live objects must be 0 at the end.
 struct Seen {
   int fabrics = 0, domains = 0, cqs = 0, avs = 0, eps = 0, mrs = 0;
-  int wrong_order = 0;      // objects closed while others were made of them
+  int wrong_order = 0;      // objects closed while others were made of them, and a queue waited for after its endpoint was closed
   uint64_t writes = 0, most_queued = 0, cq_size = 0;
   std::vector<uint64_t> keys;        // asked for
   std::vector<uint64_t> access;      // of registered memory

@@ -32,6 +32,7 @@ struct FakeCq : o::Cq {
   size_t room;
   int wait_fd = -1;  // an eventfd
   int users = 0;
+  bool lost_endpoint = false;  // an endpoint of it was closed
   std::deque<Event> events;
 };
 struct FakeAv : o::Av {
