@@ -233,7 +233,7 @@ func tileOf(engineName string, s config.Settings) int {
 // few rows here, and parts of K, which must not be more than the CTAs.
 func fitCUDA(choice *config.Choice, m int64, ranks int) {
 	s := &choice.Settings
-	if cuda.NarrowTooFew(s.TileN, m, ranks) {
+	if cuda.TooManyRows(s.TileN, m, ranks) {
 		choice.Why += fmt.Sprintf("; without its tile of %d columns, which is for fewer rows", s.TileN)
 		s.TileM, s.TileN = 0, 0
 	}

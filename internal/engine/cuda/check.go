@@ -21,14 +21,14 @@ func CheckNet(backend string) error {
 // narrowRows is the most rows of a rank that tiles of 32 or 64 columns are for (check_tile in cuda/host/ag_gemm_config.cpp).
 const narrowRows = 64
 
-// NarrowTooFew reports whether a tile of so many columns has too few rows for the shards of m rows over so many ranks.
-func NarrowTooFew(tile int, m int64, ranks int) bool {
+// TooManyRows reports whether shards of m rows over so many ranks have more than a tile of so many columns is for.
+func TooManyRows(tile int, m int64, ranks int) bool {
 	return tile > 0 && tile < 128 && (m+int64(ranks)-1)/int64(ranks) > narrowRows
 }
 
 // CheckTile says why a product of m rows over so many ranks cannot have a tile of so many columns.
 func CheckTile(tile int, m int64, ranks int) error {
-	if NarrowTooFew(tile, m, ranks) {
+	if TooManyRows(tile, m, ranks) {
 		return fmt.Errorf("a tile of %d columns is for at most %d rows of a rank; %d rows over %d ranks are more: take 128 or 256", tile, narrowRows, m, ranks)
 	}
 	return nil
