@@ -36,12 +36,12 @@ __device__ __forceinline__ int64_t push_role(const WaitContext& w, const PushPla
   for (int32_t i = 0; i < count; ++i) {
     const Copy& c = copies[i];
     // The readers of the call before must be done with these rows before they are written again.
-    const uint32_t credit = lane.now();
+    lane.begin(MK_EVENT_CREDIT);
     const int64_t start = clock64();
     wait_for(w, kRolePush, own_flags, c.free, epoch);
     waited += clock64() - start;
-    lane.add(MK_EVENT_CREDIT, i, credit);
-    const uint32_t push = lane.now();
+    lane.end(MK_EVENT_CREDIT, i);
+    lane.begin(MK_EVENT_PUSH);
     ptx::fence_async_global();
     if (aborted(w)) return waited;
     const uint32_t row_blocks = static_cast<uint32_t>(stamp_rows(grid, c.rows));
@@ -67,7 +67,7 @@ __device__ __forceinline__ int64_t push_role(const WaitContext& w, const PushPla
       ptx::tma_store_wait_all();  // written, not only read: the flag says that the data is there
       ptx::store_release_system(stamps + stamp_index(grid, b.row_block, b.k_step), epoch);
     }
-    lane.add(MK_EVENT_PUSH, i, push);
+    lane.end(MK_EVENT_PUSH, i);
   }
   return waited;
 }

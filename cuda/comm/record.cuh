@@ -8,8 +8,8 @@ namespace mk {
 
 struct NoRecord {
   struct Lane {
-    __device__ __forceinline__ uint32_t now() const { return 0; }
-    __device__ __forceinline__ void add(mk_timeline_kind, uint32_t, uint32_t) {}
+    __device__ __forceinline__ void begin(mk_timeline_kind) const {}
+    __device__ __forceinline__ void end(mk_timeline_kind, uint32_t) const {}
     __device__ __forceinline__ void finish() const {}
   };
   __device__ __forceinline__ Lane lane(int, bool) const { return {}; }
@@ -18,36 +18,39 @@ struct NoRecord {
 };
 
 struct Record {
-  Timeline timeline;
+  const Timeline& timeline;
 
-  // One thread of a role keeps the events of it; the others (not `keeps`) call in vain.
+  // One thread of a role keeps the events of it; the others (not `keeps`) call in vain. Its notes are in shared memory, because
+  // products have no registers to spare.
   struct Lane {
-    TimelineLane* lane = nullptr;
-    TimelineEvent* events = nullptr;
-    int64_t began = 0;
-    uint32_t count = 0;
+    const Timeline& timeline;
+    int index;
+    bool keeps;
 
-    __device__ __forceinline__ uint32_t now() const { return static_cast<uint32_t>(clock64() - began); }
-    // What began at `start` ends now.
-    __device__ __forceinline__ void add(mk_timeline_kind kind, uint32_t what, uint32_t start) {
-      if (lane == nullptr) return;
-      if (count < kTimelineEvents) events[count] = {static_cast<uint32_t>(kind), what, start, now()};
-      ++count;
+    __device__ __forceinline__ void begin(mk_timeline_kind kind) const {
+      if (keeps) notes(index).starts[kind] = clock64();
+    }
+    // The last event of the kind that has begun ends; `what` it was about.
+    __device__ __forceinline__ void end(mk_timeline_kind kind, uint32_t what) const {
+      if (!keeps) return;
+      Notes& n = notes(index);
+      const auto since = [&](int64_t clock) { return static_cast<uint32_t>(clock - n.lane.began); };
+      TimelineEvent* events = timeline.events + (int64_t{blockIdx.x} * MK_TIMELINE_LANES + index) * kTimelineEvents;
+      if (n.lane.count < kTimelineEvents)
+        events[n.lane.count] = {static_cast<uint32_t>(kind), what, since(n.starts[kind]), since(clock64())};
+      ++n.lane.count;
     }
     __device__ __forceinline__ void finish() const {
-      if (lane != nullptr) *lane = {began, count, 0};
+      if (keeps) timeline.ctas[blockIdx.x].lanes[index] = notes(index).lane;
     }
   };
 
   __device__ __forceinline__ Lane lane(int index, bool keeps) const {
-    Lane l;
-    l.began = clock64();
-    if (keeps && blockIdx.x < kTimelineCtas) {
-      l.lane = &timeline.ctas[blockIdx.x].lanes[index];
-      l.events = timeline.events + (int64_t{blockIdx.x} * MK_TIMELINE_LANES + index) * kTimelineEvents;
-    }
+    const Lane l = {timeline, index, keeps && blockIdx.x < kTimelineCtas};
+    if (l.keeps) notes(index).lane = {clock64(), 0, 0};
     return l;
   }
+
   // One thread of the CTA, first and last.
   __device__ __forceinline__ void begin() const {
     if (blockIdx.x >= kTimelineCtas) return;
@@ -58,6 +61,16 @@ struct Record {
     if (blockIdx.x >= kTimelineCtas) return;
     timeline.ctas[blockIdx.x].end_ns = ptx::global_timer();
     timeline.ctas[blockIdx.x].end = clock64();
+  }
+
+ private:
+  struct Notes {
+    TimelineLane lane;
+    int64_t starts[MK_EVENT_KINDS];
+  };
+  static __device__ __forceinline__ Notes& notes(int index) {
+    __shared__ Notes of_lanes[MK_TIMELINE_LANES];
+    return of_lanes[index];
   }
 };
 

@@ -83,11 +83,13 @@ __device__ __forceinline__ int64_t send_role(const WaitContext& w, const SendSpa
 }
 
 // One thread, at the end of a call: writes a run of stamps. They tell of reads here, not of data that was sent, so the
-// command needs no flag behind it, and the words of the source stay as they are until the next call has seen it complete.
+// command needs no flag behind it. The words of the source stay as they are until the next call has seen it complete, and no older
+// notice comes after a newer one: the send role waits for both, and where it has nothing to send, this does.
 __device__ __forceinline__ void notice_role(const WaitContext& w, const SendSpace& s, const Notice* notices, int32_t count,
-                                            uint64_t epoch) {
+                                            bool sends, uint64_t epoch) {
   const uint64_t* own_flags = reinterpret_cast<const uint64_t*>(w.heap + s.flags);
   uint64_t* stamps = reinterpret_cast<uint64_t*>(w.heap + s.stamps);
+  if (count > 0 && !sends && !wait_sent(w, s)) return;
 #pragma unroll 1
   for (int32_t i = 0; i < count; ++i) {
     const Notice& n = notices[i];

@@ -31,8 +31,8 @@ void launch(mk_ag_gemm& op, const mk_ag_gemm_args& a, const mk_ag_gemm_config& w
   mk_ag_gemm_config c = wanted;
   complete_ag_gemm(c, a, op.machine());
   if (context.world > 1) op.plan.check_blocks(c.row_block, c.k_block);
-  const AgGemmShape shape = {c.tile_n, c.cluster, static_cast<Element>(a.element)};
-  const int ctas = std::min(c.ctas, op.resident[ag_gemm_tile(c.tile_n, c.cluster)]) / c.cluster * c.cluster;
+  const AgGemmShape shape = {ag_gemm_tile(a, c, op.machine()), static_cast<Element>(a.element)};
+  const int ctas = std::min(c.ctas, op.resident[tile_index(shape.tile)]) / c.cluster * c.cluster;
   if (ctas < 1) fail(MK_ERROR_UNSUPPORTED, "not one CTA of this kernel fits on the GPU");
   c.push_ctas = std::min(c.push_ctas, ctas);
   if (c.split_k > 1 && ag_gemm_units(a, c, op.machine()) * c.split_k > ctas)
@@ -62,9 +62,9 @@ namespace {
 void prepare_kernels(mk_ag_gemm& op) {
   for (const AgGemmTile& tile : kAgGemmTiles)
     for (const Element element : {Element::kBf16, Element::kF16}) {
-      const AgGemmShape shape = {tile.tile_n, tile.cluster, element};
+      const AgGemmShape shape = {tile, element};
       check_cuda(ag_gemm_prepare(shape), "loading the kernels");
-      check_cuda(ag_gemm_resident(shape, &op.resident[ag_gemm_tile(tile.tile_n, tile.cluster)]), "asking how many CTAs fit");
+      check_cuda(ag_gemm_resident(shape, &op.resident[tile_index(tile)]), "asking how many CTAs fit");
     }
 }
 
@@ -276,6 +276,7 @@ int mk_ag_gemm_reset(mk_ag_gemm* op, mk_error* error) {
     mk::host_barrier(c);  // no kernel writes flags any more
     if (c.network) {
       c.network->reset();
+      mk::check_cuda(cudaDeviceSynchronize(), "waiting for copies that the proxy began");
       mk::host_barrier(c);  // and no proxy
     }
     char* base = c.heap->base(c.rank);

@@ -20,6 +20,10 @@ constexpr int64_t kPushBalance = 1000;
 constexpr int kLeastSplitSteps = 8;  // shorter parts gain less than handing their sums over costs
 constexpr int kMostSplits = 8;
 
+// Measured on an H200 (docs/results.md): products whose tiles of 64 columns have a CTA each, and no more K steps than these, are faster
+// with them than with 128; longer ones take the time of what L2 delivers.
+constexpr int kMostShortSteps = 32;
+
 int log2_of(int64_t v) {
   int n = 0;
   while ((int64_t{1} << n) < v) ++n;
@@ -82,13 +86,17 @@ void check_ag_gemm(const mk_ag_gemm_args& a, const mk_ag_gemm_desc& capacity, in
   }
 }
 
+AgGemmTile ag_gemm_tile(const mk_ag_gemm_args& a, const mk_ag_gemm_config& c, const AgGemmMachine& machine) {
+  return {tile_rows(c.tile_n, ceil_div(a.m, machine.world)), c.tile_n, c.cluster};
+}
+
 bool ag_gemm_merged(const mk_ag_gemm_args& a, const mk_ag_gemm_config& c, const AgGemmMachine& machine) {
-  return machine.world > 1 && machine.chunks == 1 && a.m > 0 && a.m <= tile_rows(c.tile_n) && a.m % (machine.world * kAtomRows) == 0 &&
+  return machine.world > 1 && machine.chunks == 1 && a.m > 0 && a.m <= ag_gemm_tile(a, c, machine).rows && a.m % (machine.world * kAtomRows) == 0 &&
          c.tile_n <= kSplitTileN && c.cluster == 1 && c.mover == MK_MOVER_SM;
 }
 
-int32_t ag_gemm_part_steps(const mk_ag_gemm_args& a, const mk_ag_gemm_config& c) {
-  const int32_t stage = stage_steps(c.tile_n);
+int32_t ag_gemm_part_steps(const mk_ag_gemm_args& a, const mk_ag_gemm_config& c, const AgGemmMachine& machine) {
+  const int32_t stage = stage_steps(ag_gemm_tile(a, c, machine).rows);
   return static_cast<int32_t>(ceil_div(ceil_div(ceil_div(a.k, kStepK), c.split_k), stage)) * stage;
 }
 
@@ -125,6 +133,11 @@ int64_t computed_units(const mk_ag_gemm_args& a, const mk_ag_gemm_config& c, con
   return (own + (segments - machine.chunks) * ceil_div(ceil_div(a.m, segments), rows)) * ceil_div(a.n, c.tile_n);
 }
 
+// As many parts of K as there are CTAs for.
+int32_t parts_of_k(int64_t tiles, int64_t steps, int32_t ctas) {
+  return static_cast<int32_t>(std::max<int64_t>(1, std::min<int64_t>({ctas / tiles, steps / kLeastSplitSteps, int64_t{kMostSplits}})));
+}
+
 // Parts of K for problems that leave SMs idle. Every part has its own CTA and at least one step.
 void complete_split(mk_ag_gemm_config& c, const mk_ag_gemm_args& a, const AgGemmMachine& machine) {
   const int64_t tiles = ag_gemm_units(a, c, machine);
@@ -132,32 +145,41 @@ void complete_split(mk_ag_gemm_config& c, const mk_ag_gemm_args& a, const AgGemm
   const bool possible = c.tile_n <= kSplitTileN && c.cluster == 1 && tiles > 0 && steps > 0;
   if (c.split_k == 0) {
     c.split_k = 1;
-    if (possible)
-      c.split_k = static_cast<int32_t>(std::max<int64_t>(
-          1, std::min<int64_t>({c.ctas / tiles, steps / kLeastSplitSteps, int64_t{kMostSplits}})));
+    if (possible) c.split_k = parts_of_k(tiles, steps, c.ctas);
   }
   if (c.split_k == 1) return;
   if (c.split_k < 1 || !possible) fail(MK_ERROR_ARGUMENT, "split_k is %d; a split needs tile_n %d or less and cluster 1", c.split_k, kSplitTileN);
   if (tiles * c.split_k > c.ctas)
     fail(MK_ERROR_ARGUMENT, "split_k %d of %lld tiles needs more than the %d CTAs", c.split_k, static_cast<long long>(tiles), c.ctas);
   // Rounding the parts up may leave the last ones empty.
-  c.split_k = static_cast<int32_t>(ceil_div(steps, ag_gemm_part_steps(a, c)));
+  c.split_k = static_cast<int32_t>(ceil_div(steps, ag_gemm_part_steps(a, c, machine)));
 }
 
-// Columns of a tile. Narrow ones, where their rows suffice: of 64 columns where these are enough for most of the CTAs.
+// Whether tiles of 128 rows and 64 columns have a CTA each and little of K.
+bool short_tiles(mk_ag_gemm_config c, const mk_ag_gemm_args& a, const AgGemmMachine& machine) {
+  if (c.cluster > 1 || ceil_div(a.m, machine.world) <= kGroupM) return false;
+  c.tile_n = 64, c.cluster = 1;
+  const int64_t tiles = ag_gemm_units(a, c, machine), steps = ceil_div(a.k, kStepK);
+  if (tiles < 1 || tiles * std::max(1, c.split_k) > c.ctas) return false;
+  return ceil_div(steps, c.split_k > 0 ? c.split_k : parts_of_k(tiles, steps, c.ctas)) <= kMostShortSteps;
+}
+
+// Columns of a tile. Of 64 rows, where these suffice: 64 columns where they are enough for most of the CTAs, else 32.
 int32_t choose_tile(const mk_ag_gemm_config& c, const mk_ag_gemm_args& a, const AgGemmMachine& machine) {
-  if (a.m <= tile_rows(kNarrowTileN) && c.cluster <= 1) return ceil_div(a.n, 64) > c.ctas / 2 ? 64 : 32;
+  if (a.m <= kGroupM && c.cluster <= 1) return ceil_div(a.n, 64) > c.ctas / 2 ? 64 : 32;
+  if (short_tiles(c, a, machine)) return 64;
   // One wave of large tiles leaves no own rows to compute while the peers' rows are on their way.
   const int64_t large = ceil_div(ceil_div(a.m, machine.world), kTileM) * machine.world * ceil_div(a.n, 256);
   return large > (machine.world > 1 ? c.ctas : c.ctas / 2) ? 256 : 128;
 }
 
 void check_tile(const mk_ag_gemm_config& c, int64_t shard) {
-  if (ag_gemm_tile(c.tile_n, 1) < 0) fail(MK_ERROR_ARGUMENT, "tile_n is %d, it must be 32, 64, 128 or 256", c.tile_n);
+  const auto built = [&](int rows, int cluster) { return tile_index({rows, c.tile_n, cluster}) >= 0; };
+  if (!built(kGroupM, 1) && !built(kTileM, 1)) fail(MK_ERROR_ARGUMENT, "tile_n is %d, it must be 32, 64, 128 or 256", c.tile_n);
   if (c.cluster != 1 && c.cluster != 2) fail(MK_ERROR_ARGUMENT, "cluster is %d, it must be 1 or 2", c.cluster);
-  if (ag_gemm_tile(c.tile_n, c.cluster) < 0) fail(MK_ERROR_ARGUMENT, "cluster is %d; with tile_n %d it must be 1", c.cluster, c.tile_n);
-  if (c.tile_n <= kNarrowTileN && shard > tile_rows(c.tile_n))
-    fail(MK_ERROR_ARGUMENT, "tile_n is %d; such tiles are for at most %d rows of a rank, here are %lld", c.tile_n, tile_rows(c.tile_n),
+  if (c.cluster == 2 && !built(kTileM, 2)) fail(MK_ERROR_ARGUMENT, "cluster is %d; with tile_n %d it must be 1", c.cluster, c.tile_n);
+  if (!built(tile_rows(c.tile_n, shard), c.cluster))
+    fail(MK_ERROR_ARGUMENT, "tile_n is %d; such tiles are for at most %d rows of a rank, here are %lld", c.tile_n, kGroupM,
          static_cast<long long>(shard));
 }
 

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "include/mkernel.h"
+#include "kernels/ag_gemm.h"
 #include "kernels/tile_order.h"
 
 namespace mk {
@@ -25,6 +26,9 @@ void check_ag_gemm(const mk_ag_gemm_args& args, const mk_ag_gemm_desc& capacity,
 // blocks; the rest is each rank's own affair.
 void complete_ag_gemm(mk_ag_gemm_config& config, const mk_ag_gemm_args& args, const AgGemmMachine& machine);
 
+// The tile: of 64 rows where its columns are few and no rank has more rows, else of 128.
+AgGemmTile ag_gemm_tile(const mk_ag_gemm_args& args, const mk_ag_gemm_config& config, const AgGemmMachine& machine);
+
 // All shards in one tile, so that B is read once: shards of whole swizzle atoms (8 rows) only.
 bool ag_gemm_merged(const mk_ag_gemm_args& args, const mk_ag_gemm_config& config, const AgGemmMachine& machine);
 
@@ -32,7 +36,7 @@ bool ag_gemm_merged(const mk_ag_gemm_args& args, const mk_ag_gemm_config& config
 int64_t ag_gemm_units(const mk_ag_gemm_args& args, const mk_ag_gemm_config& config, const AgGemmMachine& machine);
 
 // K steps of a part of a split K: whole pipeline stages; the last part may have fewer.
-int32_t ag_gemm_part_steps(const mk_ag_gemm_args& args, const mk_ag_gemm_config& config);
+int32_t ag_gemm_part_steps(const mk_ag_gemm_args& args, const mk_ag_gemm_config& config, const AgGemmMachine& machine);
 
 StampGrid ag_gemm_gate(const mk_ag_gemm_args& args, const mk_ag_gemm_config& config);
 

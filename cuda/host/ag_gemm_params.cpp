@@ -137,7 +137,7 @@ AgGemmParams make_params(const mk_ag_gemm& op, const mk_ag_gemm_args& a, const m
   p.n = static_cast<int32_t>(a.n);
   p.k_steps = static_cast<int32_t>(ceil_div(a.k, kStepK));
   p.split.parts = divisor(static_cast<uint32_t>(c.split_k));
-  p.split.steps = ag_gemm_part_steps(a, c);
+  p.split.steps = ag_gemm_part_steps(a, c, op.machine());
   p.split.sums = op.sums;
   p.split.flags = reinterpret_cast<uint64_t*>(context.heap->base(context.rank) + op.sum_flags_at);
   return p;

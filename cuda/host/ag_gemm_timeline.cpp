@@ -88,7 +88,7 @@ extern "C" int mk_ag_gemm_timeline(mk_ag_gemm* op, const mk_ag_gemm_args* args, 
     const mk::Recording recording;
     // Loaded before any rank waits inside a kernel: a load would wait for that kernel.
     for (const mk::AgGemmTile& tile : mk::kAgGemmTiles)
-      mk::check_cuda(mk::ag_gemm_timeline_prepare({tile.tile_n, tile.cluster, mk::Element::kBf16}), "loading the kernels that record");
+      mk::check_cuda(mk::ag_gemm_timeline_prepare({tile, mk::Element::kBf16}), "loading the kernels that record");
     mk::host_barrier(*op->context);
     mk_error refused;
     if (mk_barrier(op->context, stream, &refused) != MK_OK) mk::fail(refused.code, "%s", refused.text);

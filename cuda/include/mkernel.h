@@ -119,7 +119,7 @@ typedef struct mk_ag_gemm_args {
 typedef struct mk_ag_gemm_config {
   uint32_t size, version;
   int32_t mover;         /* mk_mover */
-  int32_t tile_n;        /* columns of a tile: 128 or 256; or 32 or 64, where no rank has more than 64 rows of A */
+  int32_t tile_n;        /* columns of a tile: 64, 128 or 256; or 32, where no rank has more than 64 rows of A */
   int32_t cluster;       /* CTAs that share loads: 1, or 2 with tile_n 128 or 256 */
   int32_t ctas;          /* persistent CTAs; at most what can be resident; more than its share of the SMs is refused to a rank
                           that shares its GPU */
@@ -171,7 +171,7 @@ typedef struct mk_ag_gemm_waits {
 typedef enum mk_timeline_lane {
   MK_LANE_LOAD = 0,       /* asks for operands and waits for those of peers */
   MK_LANE_PUSH = 1,       /* mover sm */
-  MK_LANE_MULTIPLY_0 = 2, /* upper half of a tile's rows; of 32 or 64 columns, every second K step of all rows */
+  MK_LANE_MULTIPLY_0 = 2, /* upper half of a tile's 128 rows; of 64 rows, every second K step of all */
   MK_LANE_MULTIPLY_1 = 3,
   MK_TIMELINE_LANES = 4
 } mk_timeline_lane;

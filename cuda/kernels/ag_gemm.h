@@ -17,25 +17,27 @@ namespace mk {
 
 enum class Element : int32_t { kBf16 = 0, kF16 = 1 };
 
-struct AgGemmShape {
-  int32_t tile_n;   // columns of a tile
+struct AgGemmTile {
+  int32_t rows, columns;
   int32_t cluster;  // CTAs that share the loads of B
-  Element element;
 };
 
 // The kernels that there are, for either element.
-struct AgGemmTile {
-  int32_t tile_n, cluster;
-};
-constexpr AgGemmTile kAgGemmTiles[] = {{32, 1}, {64, 1}, {128, 1}, {128, 2}, {256, 1}, {256, 2}};
+constexpr AgGemmTile kAgGemmTiles[] = {{64, 32, 1},   {64, 64, 1},   {128, 64, 1}, {128, 128, 1},
+                                       {128, 128, 2}, {128, 256, 1}, {128, 256, 2}};
 constexpr int kAgGemmTileCount = sizeof kAgGemmTiles / sizeof kAgGemmTiles[0];
 
 // Index in kAgGemmTiles; -1: there is none.
-constexpr int ag_gemm_tile(int32_t tile_n, int32_t cluster) {
+constexpr int tile_index(const AgGemmTile& t) {
   for (int i = 0; i < kAgGemmTileCount; ++i)
-    if (kAgGemmTiles[i].tile_n == tile_n && kAgGemmTiles[i].cluster == cluster) return i;
+    if (kAgGemmTiles[i].rows == t.rows && kAgGemmTiles[i].columns == t.columns && kAgGemmTiles[i].cluster == t.cluster) return i;
   return -1;
 }
+
+struct AgGemmShape {
+  AgGemmTile tile;
+  Element element;
+};
 
 // What the kernel reads beside the tables of the plan. What stands between a CTA's start and its first load comes first and side by
 // side: none of it is in a cache yet.

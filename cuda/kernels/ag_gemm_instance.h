@@ -15,22 +15,24 @@ struct AgGemmInstance {
 // Calls `f` with the tile of a shape, one of kAgGemmTiles.
 template <class F>
 cudaError_t with_tile(const AgGemmShape& s, F f) {
-  switch (ag_gemm_tile(s.tile_n, s.cluster)) {
-    case ag_gemm_tile(32, 1): return f(GemmTile<32, 1>{});
-    case ag_gemm_tile(64, 1): return f(GemmTile<64, 1>{});
-    case ag_gemm_tile(128, 1): return f(GemmTile<128, 1>{});
-    case ag_gemm_tile(128, 2): return f(GemmTile<128, 2>{});
-    case ag_gemm_tile(256, 1): return f(GemmTile<256, 1>{});
-    case ag_gemm_tile(256, 2): return f(GemmTile<256, 2>{});
+  switch (tile_index(s.tile)) {
+    case tile_index({64, 32, 1}): return f(GemmTile<64, 32, 1>{});
+    case tile_index({64, 64, 1}): return f(GemmTile<64, 64, 1>{});
+    case tile_index({128, 64, 1}): return f(GemmTile<128, 64, 1>{});
+    case tile_index({128, 128, 1}): return f(GemmTile<128, 128, 1>{});
+    case tile_index({128, 128, 2}): return f(GemmTile<128, 128, 2>{});
+    case tile_index({128, 256, 1}): return f(GemmTile<128, 256, 1>{});
+    case tile_index({128, 256, 2}): return f(GemmTile<128, 256, 2>{});
   }
   return cudaErrorInvalidValue;
 }
 
-extern template struct AgGemmInstance<GemmTile<32, 1>>;
-extern template struct AgGemmInstance<GemmTile<64, 1>>;
-extern template struct AgGemmInstance<GemmTile<256, 1>>;
-extern template struct AgGemmInstance<GemmTile<256, 2>>;
-extern template struct AgGemmInstance<GemmTile<128, 1>>;
-extern template struct AgGemmInstance<GemmTile<128, 2>>;
+extern template struct AgGemmInstance<GemmTile<64, 32, 1>>;
+extern template struct AgGemmInstance<GemmTile<64, 64, 1>>;
+extern template struct AgGemmInstance<GemmTile<128, 64, 1>>;
+extern template struct AgGemmInstance<GemmTile<128, 128, 1>>;
+extern template struct AgGemmInstance<GemmTile<128, 128, 2>>;
+extern template struct AgGemmInstance<GemmTile<128, 256, 1>>;
+extern template struct AgGemmInstance<GemmTile<128, 256, 2>>;
 
 }  // namespace mk

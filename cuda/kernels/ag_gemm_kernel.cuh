@@ -3,7 +3,6 @@
 // Roles of a CTA:   warp 0            producer: asks the gate, loads A and B by TMA
 //                   warp 1            push: sends the own shard to the peers (mover `sm`), else idle
 //                   warp 2            makes the mbarriers; send, in CTA 0: hands messages to other nodes to the proxy thread
-//                   warp 3            reads the epoch for all roles but the producer
 //                   warpgroups 1, 2   consumers: wgmma, store by TMA (of narrow tiles by the first, without TMA)
 // Every CTA walks the tiles cta, cta + grid, ...; own rows come first, so that peers' rows arrive under them.
 #pragma once
@@ -21,7 +20,10 @@ namespace {
 // One thread, once its CTA has read all that it reads of sources and flags; products and stores may still go on. The last
 // CTA of the call says that all sources are read and advances the epoch.
 template <class Params>
-__device__ __forceinline__ void leave(const Params& p, uint64_t epoch) {
+__device__ __forceinline__ void leave(const Params& p) {
+  // Neither peers nor parts of a split tile wait for what this call says.
+  if (p.wait.world == 1 && p.split.parts.by == 1) return;
+  const uint64_t epoch = current_epoch(p.wait);
   Control* own = p.wait.control[p.wait.rank];
   uint32_t* exits = reinterpret_cast<uint32_t*>(&own->exits.value);
   if (ptx::add_acq_rel_gpu(exits, 1) + 1 != gridDim.x) return;
@@ -37,44 +39,49 @@ __device__ __forceinline__ void leave(const Params& p, uint64_t epoch) {
       ptx::store_release_system(flag, epoch);
     }
   }
-  notice_role(p.wait, p.send, p.notices, p.notice_count, epoch);
+  notice_role(p.wait, p.send, p.notices, p.notice_count, p.send_count > 0, epoch);
+}
+
+// All threads of the CTA, or of the cluster that it is in.
+template <class Tile>
+__device__ __forceinline__ void cta_or_cluster_sync() {
+  if constexpr (Tile::kCluster == 1) {
+    __syncthreads();
+  } else {
+    ptx::cluster_sync();
+  }
 }
 
 template <class Tile, typename T, class Params, class Recording>
 __device__ __forceinline__ void ag_gemm_body(const Params& p, const Recording& recording) {
   extern __shared__ char raw_shared[];
   const GemmShared<Tile> s(raw_shared);
-  const int64_t start = clock64();
+  if (threadIdx.x == 0) *s.start() = clock64();  // not in registers, of which the consumers have none left
   const int warp = threadIdx.x / 32;
-  int32_t loaded = 0;
+  FirstTile first;
   if (warp == kLoadWarp) {
     if (ptx::elect_one()) {
       ptx::tma_prefetch_map(&p.a);
       ptx::tma_prefetch_map(&p.b);
     }
     if (threadIdx.x == 0) recording.begin();
-    if constexpr (Tile::kCluster == 1) loaded = first_loads<Tile>(p, s);
+    if constexpr (Tile::kCluster == 1) first = first_tile<Tile>(p);
   } else if (warp == kSendWarp) {
     if (ptx::elect_one()) gemm_init_barriers<Tile>(s);
-    __syncwarp();
-    if constexpr (Tile::kCluster == 1) ptx::named_barrier_arrive(kBarrierStages, kStageThreads);
-  } else if (threadIdx.x == kEpochWarp * 32) {
-    *s.epoch() = current_epoch(p.wait);
   } else if (threadIdx.x == kWarpgroup) {
     ptx::tma_prefetch_map(&p.c);
   }
   __syncwarp();
-  if constexpr (Tile::kCluster > 1) ptx::cluster_sync();  // loads arrive at the other CTA's mbarriers, too
-  // The loading warp goes ahead while the epoch is still on its way.
-  if (warp == kLoadWarp) {
-    ptx::named_barrier_arrive(kBarrierReady, kThreads);
-  } else {
-    ptx::named_barrier(kBarrierReady, kThreads);
+  cta_or_cluster_sync<Tile>();  // in a cluster, loads arrive at the other CTA's mbarriers, too
+
+  int32_t loaded = 0;
+  if constexpr (Tile::kCluster == 1) {
+    if (warp == kLoadWarp) loaded = first_loads<Tile>(p, s, first);
   }
 
   const int warpgroup = threadIdx.x / kWarpgroup;
   if (warpgroup == 0) {
-    ptx::registers_release<kProducerRegisters>();
+    if constexpr (Tile::kMovesRegisters) ptx::registers_release<kProducerRegisters>();
     if (warp == kLoadWarp) {
       auto lane = recording.lane(MK_LANE_LOAD, threadIdx.x == 0);
       if constexpr (Tile::kTileN <= kSplitTileN && Tile::kCluster == 1) {
@@ -87,25 +94,23 @@ __device__ __forceinline__ void ag_gemm_body(const Params& p, const Recording& r
         producer_role<Tile>(p, s, loaded, lane);
       }
       lane.finish();
+      if (p.units == 0) await_rows(p);
+      ptx::named_barrier(kBarrierSources, kSourceThreads);
+      if (threadIdx.x == 0) leave(p);
     } else if (warp == kPushWarp && threadIdx.x % 32 == 0 && static_cast<int32_t>(blockIdx.x) < p.push.ctas) {
       auto lane = recording.lane(MK_LANE_PUSH, true);
       const int64_t waited = push_role(p.wait, p.push, p.gate, p.copies, p.copy_count,
                                        {p.flags, &p.own, &p.passed, p.destination}, {s.push(), s.pushed()},
-                                       *s.epoch(), lane);
+                                       current_epoch(p.wait), lane);
       note_waited(p, kRolePush, true, waited);
       lane.finish();
     } else if (warp == kSendWarp && threadIdx.x % 32 == 0 && blockIdx.x == 0 && p.send_count > 0) {
-      note_waited(p, kRoleSend, true, send_role(p.wait, p.send, p.sends, p.send_count, *s.epoch()));
+      note_waited(p, kRoleSend, true, send_role(p.wait, p.send, p.sends, p.send_count, current_epoch(p.wait)));
     }
     __syncwarp();
-    if (warp == kLoadWarp) {
-      ptx::named_barrier(kBarrierSources, kSourceThreads);
-      if (threadIdx.x == 0) leave(p, *s.epoch());
-    } else if (warp <= kSendWarp) {
-      ptx::named_barrier_arrive(kBarrierSources, kSourceThreads);
-    }
+    if (warp == kPushWarp || warp == kSendWarp) ptx::named_barrier_arrive(kBarrierSources, kSourceThreads);
   } else {
-    ptx::registers_claim<kConsumerRegisters>();
+    if constexpr (Tile::kMovesRegisters) ptx::registers_claim<kConsumerRegisters>();
     auto lane = recording.lane(MK_LANE_MULTIPLY_0 + warpgroup - 1, threadIdx.x % kWarpgroup == 0);
     // By a shuffle, so that the compiler knows it to be the same in all lanes and keeps addresses in uniform registers.
     consumer_role<Tile, T>(p, s, __shfl_sync(0xFFFFFFFFu, warpgroup - 1, 0), lane);
@@ -114,13 +119,11 @@ __device__ __forceinline__ void ag_gemm_body(const Params& p, const Recording& r
 
   __syncwarp();
   // All roles are over. A CTA may not leave while its cluster neighbour still frees stages or multicasts into it.
-  if constexpr (Tile::kCluster == 1) {
-    __syncthreads();
-  } else {
-    ptx::cluster_sync();
+  cta_or_cluster_sync<Tile>();
+  if (threadIdx.x == 0) {
+    note_waited(p, kRoleNone, true, clock64() - *s.start());
+    recording.end();
   }
-  note_waited(p, kRoleNone, threadIdx.x == 0, clock64() - start);
-  if (threadIdx.x == 0) recording.end();
 }
 
 template <class Tile, typename T, class Params>

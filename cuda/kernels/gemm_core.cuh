@@ -33,7 +33,7 @@ struct GemmShared {
     return reinterpret_cast<uint64_t*>(base + Tile::kEmptyAt) + stage;
   }
   __device__ __forceinline__ uint64_t* pushed() const { return reinterpret_cast<uint64_t*>(base + Tile::kPushedAt); }
-  __device__ __forceinline__ uint64_t* epoch() const { return reinterpret_cast<uint64_t*>(base + Tile::kEpochAt); }
+  __device__ __forceinline__ int64_t* start() const { return reinterpret_cast<int64_t*>(base + Tile::kStartAt); }
 };
 
 // Position in the ring; both sides advance it once per stage of every tile.
@@ -191,7 +191,6 @@ template <class Tile>
 struct TileOutput {
   uint32_t pairs[Tile::kTileN / 4];
   int32_t column, row;
-  uint32_t unit;
   bool pending = false;
 };
 
@@ -216,9 +215,22 @@ __device__ __forceinline__ void gemm_fill_box(char* box, int pass, const uint32_
   }
 }
 
-// One consumer warpgroup, its thread 0 the one that owns the bulk groups: stores a filled box, the 64 columns `pass` of a tile.
+// One consumer warpgroup, its thread 0 the one that owns the bulk groups: stores the 64 columns `pass` of a tile through a store
+// buffer; with `one_buffer` always the first, else by turns.
 template <class Tile>
-__device__ __forceinline__ void gemm_send_box(const char* box, int group, int pass, const TileOutput<Tile>& out, const CUtensorMap* c) {
+__device__ __forceinline__ void gemm_store_box(const GemmShared<Tile>& s, int group, int pass, bool one_buffer,
+                                               const TileOutput<Tile>& out, const CUtensorMap* c) {
+  static_assert(Tile::kStoreBuffers == 2);
+  if (threadIdx.x % kWarpgroup == 0) {
+    if (one_buffer) {
+      ptx::tma_store_wait_read<0>();
+    } else {
+      ptx::tma_store_wait_read<1>();
+    }
+  }
+  ptx::named_barrier(kBarrierEpilogue + group, kWarpgroup);
+  char* box = s.store(group, one_buffer ? 0 : pass % 2);
+  gemm_fill_box<Tile>(box, pass, out.pairs);
   ptx::fence_async_shared();
   ptx::named_barrier(kBarrierEpilogue + group, kWarpgroup);
   if (threadIdx.x % kWarpgroup == 0) {
@@ -227,27 +239,22 @@ __device__ __forceinline__ void gemm_send_box(const char* box, int group, int pa
   }
 }
 
-// The same from registers, through a store buffer, of which the newest `Reading` groups may still be read.
-template <class Tile, int Reading>
-__device__ __forceinline__ void gemm_store_box(const GemmShared<Tile>& s, int group, int pass, int buffer,
-                                               const TileOutput<Tile>& out, const CUtensorMap* c) {
-  static_assert(1 + Reading <= Tile::kStoreBuffers);
-  if (threadIdx.x % kWarpgroup == 0) ptx::tma_store_wait_read<Reading>();
-  ptx::named_barrier(kBarrierEpilogue + group, kWarpgroup);
-  gemm_fill_box<Tile>(s.store(group, buffer), pass, out.pairs);
-  gemm_send_box<Tile>(s.store(group, buffer), group, pass, out, c);
-}
-
-// The same for the CTA's last tile: nothing is loaded any more, so each box has room of its own where the group had its rows of A. A
-// warp writes the 16 rows of a box that only its own part of wgmma has read, so it waits for no other; B, which neighbours in a
-// cluster may still write and read, stays as it is.
+// The same for all of the CTA's last tile: nothing is loaded any more, so each box has room of its own where the group had its rows
+// of A. A warp writes the 16 rows of a box that only its own part of wgmma has read, so it waits for no other; B, which neighbours in
+// a cluster may still write and read, stays as it is.
 template <class Tile>
-__device__ __forceinline__ void gemm_store_last_box(const GemmShared<Tile>& s, int group, int pass, const TileOutput<Tile>& out,
-                                                    const CUtensorMap* c) {
+__device__ __forceinline__ void gemm_store_last(const GemmShared<Tile>& s, int group, const TileOutput<Tile>& out, const CUtensorMap* c) {
   static_assert(Tile::kNarrow || (Tile::kStorePasses <= Tile::kStages && Tile::kStoreBytes == kGroupM * kRowBytes));
-  char* box = s.a(pass) + group * Tile::kStoreBytes;
-  gemm_fill_box<Tile>(box, pass, out.pairs);
-  gemm_send_box<Tile>(box, group, pass, out, c);
+#pragma unroll
+  for (int pass = 0; pass < Tile::kStorePasses; ++pass) gemm_fill_box<Tile>(s.a(pass) + group * Tile::kStoreBytes, pass, out.pairs);
+  ptx::fence_async_shared();
+  ptx::named_barrier(kBarrierEpilogue + group, kWarpgroup);
+  if (threadIdx.x % kWarpgroup == 0) {
+#pragma unroll 1
+    for (int pass = 0; pass < Tile::kStorePasses; ++pass)
+      ptx::tma_store(c, s.a(pass) + group * Tile::kStoreBytes, out.column + pass * Tile::kStoreColumns, out.row, 0);
+    ptx::tma_store_commit();
+  }
 }
 
 template <typename T>

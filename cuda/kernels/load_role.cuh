@@ -24,33 +24,41 @@ __device__ __forceinline__ TileSource tile_source(const Params& p, const TileCur
   return {own ? &p.a : &p.landing, (own ? segment.own_row : segment.row) + tile.m_tile * kTileM, tile.n_tile * Tile::kTileN};
 }
 
-// The loading warp, before it takes up its role: fills the ring with the first stages of the CTA's first tile, if that waits for
-// nothing, and returns how many. This stands where a CTA starts, because each jump to code that is in no cache yet costs hundreds of
-// cycles; those to the roles are then under the loads. Another warp makes the mbarriers meanwhile.
-template <class Tile, class Params>
-__device__ __forceinline__ int32_t first_loads(const Params& p, const GemmShared<Tile>& s) {
-  const UnitRange<Tile> units(p);
-  TileCursor<Tile> tile;
+// The first stages of a CTA's first tile: as many as the ring holds, or none where they have to wait for something.
+struct FirstTile {
   TileSource from = {};
-  int32_t first_step = 0, stages = 0;
-  if (units.first < units.end && !p.merged) {
-    const SplitPart part = split_part(p.split, p.k_steps, units.first);
-    tile.move_to(p, part.tile, 0);
-    first_step = part.first_step;
-    from = tile_source(p, tile);
-    if (p.segments[tile.segment].flag == kNoFlag)
-      stages = min(Tile::kStages, (part.end_step - part.first_step + Tile::kStageSteps - 1) / Tile::kStageSteps);
-  }
-  ptx::named_barrier(kBarrierStages, kStageThreads);
+  int32_t step = 0, stages = 0;
+};
+
+// The loading warp, while another one makes the mbarriers.
+template <class Tile, class Params>
+__device__ __forceinline__ FirstTile first_tile(const Params& p) {
+  FirstTile f;
+  const UnitRange<Tile> units(p);
+  if (Tile::kCluster > 1 || units.first >= units.end || p.merged) return f;
+  TileCursor<Tile> tile;
+  const SplitPart part = split_part(p.split, p.k_steps, units.first);
+  tile.move_to(p, part.tile, 0);
+  f.step = part.first_step;
+  f.from = tile_source(p, tile);
+  if (p.segments[tile.segment].flag == kNoFlag)
+    f.stages = min(Tile::kStages, (part.end_step - part.first_step + Tile::kStageSteps - 1) / Tile::kStageSteps);
+  return f;
+}
+
+// The loading warp, before it takes up its role: fills the ring, and returns how many stages it has asked for. This stands where a
+// CTA starts, because each jump to code that is in no cache yet costs hundreds of cycles; those to the roles are then under the loads.
+template <class Tile, class Params>
+__device__ __forceinline__ int32_t first_loads(const Params& p, const GemmShared<Tile>& s, const FirstTile& first) {
   if (ptx::elect_one()) {
     RingPosition<Tile> at;
-    const auto load_a = [&](char* to, uint64_t* full, int column) { ptx::tma_load(to, from.a, full, column, from.row, 0); };
+    const auto load_a = [&](char* to, uint64_t* full, int column) { ptx::tma_load(to, first.from.a, full, column, first.from.row, 0); };
 #pragma unroll 1
-    for (; at.stage < stages; ++at.stage)
-      gemm_load_stage<Tile>(s, at, load_a, p.a_bytes, &p.b, from.b_row, first_step + at.stage * Tile::kStageSteps, 0);
+    for (; at.stage < first.stages; ++at.stage)
+      gemm_load_stage<Tile>(s, at, load_a, p.a_bytes, &p.b, first.from.b_row, first.step + at.stage * Tile::kStageSteps, 0);
   }
   __syncwarp();
-  return stages;
+  return first.stages;
 }
 
 // `loaded`: stages of the first tile that are on their way.
@@ -64,7 +72,7 @@ __device__ __forceinline__ void producer_role(const Params& p, const GemmShared<
   RingPosition<Tile> at = {loaded % Tile::kStages, static_cast<uint32_t>(loaded) / Tile::kStages};  // of the lane that loads
   Gate gate;
   for (uint32_t unit = units.first; unit < units.end; unit += units.stride) {
-    const uint32_t begun = record.now();
+    record.begin(MK_EVENT_LOAD);
     const SplitPart part = split_part(p.split, p.k_steps, unit);
     tile.move_to(p, part.tile, cta);
     const Segment& segment = p.segments[tile.segment];
@@ -77,9 +85,9 @@ __device__ __forceinline__ void producer_role(const Params& p, const GemmShared<
     for (int32_t step = part.first_step + loaded * Tile::kStageSteps; step < part.end_step;) {
       const int32_t last = min(step + Tile::kStageSteps, part.end_step) - 1;
       while (gated && last >= gate.ready) {
-        const uint32_t waiting = record.now();
+        record.begin(MK_EVENT_WAIT);
         gate.wait(p.wait, epoch, max(step, gate.ready));
-        record.add(MK_EVENT_WAIT, tile.segment, waiting);
+        record.end(MK_EVENT_WAIT, tile.segment);
       }
       // All whole stages that have arrived at once.
       int32_t end = part.end_step;
@@ -95,10 +103,27 @@ __device__ __forceinline__ void producer_role(const Params& p, const GemmShared<
       step = end;
     }
     loaded = 0;
-    record.add(MK_EVENT_LOAD, unit, begun);
+    record.end(MK_EVENT_LOAD, unit);
   }
   if (ptx::elect_one()) gemm_drain<Tile>(s, at);
   note_waited(p, kRoleProducer, lane == 0, gate.waited);
+}
+
+// The loading warp of a rank without columns: it reads no rows, but the end of its call says that they may be overwritten, which must
+// not be before they have come.
+template <class Params>
+__device__ __forceinline__ void await_rows(const Params& p) {
+  const uint64_t epoch = current_epoch(p.wait);
+  Gate gate;
+  for (int32_t i = 0; i < p.segment_count; ++i) {
+    const Segment& segment = p.segments[i];
+    if (segment.flag == kNoFlag) continue;
+    for (int32_t m_tile = blockIdx.x; m_tile * kTileM < segment.rows; m_tile += gridDim.x) {
+      gate.start(p.flags[p.wait.rank] + segment.flag, segment.field ? p.gate : one_stamp(), m_tile);
+      gate.wait_all(p.wait, epoch, 0, p.k_steps);
+    }
+  }
+  note_waited(p, kRoleProducer, threadIdx.x == 0, gate.waited);
 }
 
 // Bytes of B that a merged tile asks into L2 while it waits for the peers' rows.
@@ -113,7 +138,7 @@ __device__ __forceinline__ void merged_producer_role(const Params& p, const Gemm
   RingPosition<Tile> at;  // of the lane that loads
   Gate gate;
   for (uint32_t unit = units.first; unit < units.end; unit += units.stride) {
-    const uint32_t begun = record.now();
+    record.begin(MK_EVENT_LOAD);
     const SplitPart part = split_part(p.split, p.k_steps, unit);
     const int b_row = static_cast<int>(part.tile) * Tile::kTileN;
     constexpr int kPrefetchSteps = kPrefetchBytes / Tile::kBBytes;
@@ -123,9 +148,9 @@ __device__ __forceinline__ void merged_producer_role(const Params& p, const Gemm
       const Segment& segment = p.segments[i];
       if (segment.flag == kNoFlag) continue;
       gate.start(p.flags[p.wait.rank] + segment.flag, segment.field ? p.gate : one_stamp(), 0);
-      const uint32_t waiting = record.now();
+      record.begin(MK_EVENT_WAIT);
       gate.wait_all(p.wait, epoch, part.first_step, part.end_step);
-      record.add(MK_EVENT_WAIT, i, waiting);
+      record.end(MK_EVENT_WAIT, i);
     }
     if (ptx::elect_one()) {
       const auto load_a = [&](char* to, uint64_t* full, int column) {
@@ -142,7 +167,7 @@ __device__ __forceinline__ void merged_producer_role(const Params& p, const Gemm
       }
     }
     __syncwarp();
-    record.add(MK_EVENT_LOAD, unit, begun);
+    record.end(MK_EVENT_LOAD, unit);
   }
   if (ptx::elect_one()) gemm_drain<Tile>(s, at);
   note_waited(p, kRoleProducer, lane == 0, gate.waited);

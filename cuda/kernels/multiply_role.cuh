@@ -13,26 +13,24 @@ template <class Tile, typename T, class Params, class Lane>
 __device__ __forceinline__ void consumer_role(const Params& p, const GemmShared<Tile>& s, int group, Lane& record) {
   const uint32_t cta = cta_in_cluster<Tile>();
   const UnitRange<Tile> units(p);
-  // The push role of this CTA has the second pair of store buffers.
-  const bool pushing = static_cast<int32_t>(blockIdx.x) < p.push.ctas;
+  // The push role of this CTA has the second pair of store buffers. Tiles of one pass would begin with the first each time.
+  const bool one_buffer = Tile::kStorePasses == 1 || static_cast<int32_t>(blockIdx.x) < p.push.ctas;
+  // Read before the CTA can leave; on its way under the first product.
+  const uint64_t epoch = Tile::kTileN <= kSplitTileN && p.split.parts.by > 1 ? current_epoch(p.wait) : 0;
   TileCursor<Tile> tile;
   RingPosition<Tile> at;
   float sum[Tile::kTileN / 2];
   TileOutput<Tile> out;
-  uint32_t storing = 0;
+  uint32_t unit = units.first;
   const auto store_box = [&](int pass) {
     if (!out.pending) return;
-    if (pass == 0) storing = record.now();
-    if (pushing) {
-      gemm_store_box<Tile, 0>(s, group, pass, 0, out, &p.c);
-    } else {
-      gemm_store_box<Tile, 1>(s, group, pass, pass % Tile::kStoreBuffers, out, &p.c);
-    }
-    if (pass == Tile::kStorePasses - 1) record.add(MK_EVENT_STORE, out.unit, storing);
+    if (pass == 0) record.begin(MK_EVENT_STORE);
+    gemm_store_box<Tile>(s, group, pass, one_buffer, out, &p.c);
+    if (pass == Tile::kStorePasses - 1) record.end(MK_EVENT_STORE, unit - units.stride);
   };
-  for (uint32_t unit = units.first; unit < units.end; unit += units.stride) {
+  for (; unit < units.end; unit += units.stride) {
     const SplitPart part = split_part(p.split, p.k_steps, unit);
-    const uint32_t multiplying = record.now();
+    record.begin(MK_EVENT_MULTIPLY);
     int32_t row = Tile::kNarrow ? 0 : group * kGroupM;  // first row of C
     int32_t column, rows;                               // and how many rows from there on are this group's or later's
     if (p.merged) {
@@ -48,7 +46,7 @@ __device__ __forceinline__ void consumer_role(const Params& p, const GemmShared<
     }
     const int32_t steps = part.end_step - part.first_step;
     gemm_multiply<Tile, T>(s, at, group, (steps + Tile::kStageSteps - 1) / Tile::kStageSteps, sum, store_box);
-    record.add(MK_EVENT_MULTIPLY, unit, multiplying);
+    record.end(MK_EVENT_MULTIPLY, unit);
     out.pending = false;
     if (rows <= 0) continue;
     if constexpr (Tile::kNarrow) {
@@ -62,31 +60,30 @@ __device__ __forceinline__ void consumer_role(const Params& p, const GemmShared<
       if (p.split.parts.by > 1) {
         const uint32_t barrier = kBarrierEpilogue + group;
         if (!split_adds(p.split, part, group)) {
-          const uint32_t giving = record.now();
-          split_give(p.split, part, group, rows, barrier, sum, *s.epoch());
-          record.add(MK_EVENT_STORE, unit, giving);
+          record.begin(MK_EVENT_STORE);
+          split_give(p.split, part, group, rows, barrier, sum, epoch);
+          record.end(MK_EVENT_STORE, unit);
           continue;
         }
-        split_take(p.split, part, group, rows, barrier, sum, *s.epoch(), p.wait);
+        split_take(p.split, part, group, rows, barrier, sum, epoch, p.wait);
       }
     }
     // A TMA store ends at the last row and, where it is a multiple of 16 bytes, column of C, but not at a segment's last row.
     const bool whole = !Tile::kNarrow && (rows >= kGroupM || row + rows == p.m);
     if (whole && (p.n % 8 == 0 || p.n - column >= Tile::kTileN)) {
       gemm_pack<Tile, T>(out, sum);
-      out.column = column, out.row = row, out.unit = unit, out.pending = true;
+      out.column = column, out.row = row, out.pending = true;
     } else {
-      const uint32_t begun = record.now();
+      record.begin(MK_EVENT_STORE);
       T* c = static_cast<T*>(p.c_base) + row * p.c_pitch + column;
       gemm_store_direct<Tile, T>(sum, c, p.c_pitch, rows, p.n - column);
-      record.add(MK_EVENT_STORE, unit, begun);
+      record.end(MK_EVENT_STORE, unit);
     }
   }
   if (out.pending) {
-    const uint32_t begun = record.now();
-#pragma unroll
-    for (int pass = 0; pass < Tile::kStorePasses; ++pass) gemm_store_last_box<Tile>(s, group, pass, out, &p.c);
-    record.add(MK_EVENT_STORE, out.unit, begun);
+    record.begin(MK_EVENT_STORE);
+    gemm_store_last<Tile>(s, group, out, &p.c);
+    record.end(MK_EVENT_STORE, unit - units.stride);
   }
   if (threadIdx.x % kWarpgroup == 0) ptx::tma_store_wait_all();
 }

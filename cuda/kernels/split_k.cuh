@@ -61,7 +61,8 @@ template <int Sums>
 __device__ __forceinline__ void split_take(const SplitK& k, const SplitPart& s, int32_t group, int32_t rows, uint32_t barrier,
                                            float (&sum)[Sums], uint64_t epoch, const WaitContext& w) {
   const int32_t thread = threadIdx.x % kWarpgroup;
-  if (thread < static_cast<int32_t>(k.parts.by) && thread != s.part) wait_flag(w, kRoleSum, k.flags + split_slot(k, s, thread, group), epoch);
+  for (int32_t part = thread; part < static_cast<int32_t>(k.parts.by); part += kWarpgroup)
+    if (part != s.part) wait_flag(w, kRoleSum, k.flags + split_slot(k, s, part, group), epoch);
   ptx::named_barrier(barrier, kWarpgroup);
   if (!has_rows(rows)) return;
   for (int32_t part = 0; part < static_cast<int32_t>(k.parts.by); ++part) {

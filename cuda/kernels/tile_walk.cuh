@@ -9,7 +9,7 @@
 namespace mk {
 namespace {
 
-// Number of the call in flight; the epoch word stands still until the last CTA leaves.
+// Number of the call in flight. The epoch word stands still until all CTAs have left: a role asks before its own can.
 __device__ __forceinline__ uint64_t current_epoch(const WaitContext& w) { return w.control[w.rank]->epoch.value + 1; }
 
 // The units of work of this CTA's cluster (parts of tiles): first, first + stride, ... < end.

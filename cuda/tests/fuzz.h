@@ -32,8 +32,8 @@ class Fuzz {
     MK_INIT(&c);
     c.mover = static_cast<int32_t>(below(copies_ ? 3 : 2));
     const bool narrow = d.m <= 64 * world_ && one_in(2);  // tiles of 64 rows
-    c.tile_n = narrow ? pick({32, 64}) : pick({0, 128, 256});
-    c.cluster = narrow ? pick({0, 1}) : pick({0, 1, 2});
+    c.tile_n = narrow ? pick({32, 64}) : pick({0, 64, 128, 256});
+    c.cluster = c.tile_n == 32 || c.tile_n == 64 ? pick({0, 1}) : pick({0, 1, 2});
     c.ctas = one_in(2) ? 0 : std::min(most_ctas_, 2 + static_cast<int32_t>(below(130)));
     c.raster_group = one_in(2) ? 0 : 1 + static_cast<int32_t>(below(24));
     c.split_k = one_in(2) ? 0 : 1;

@@ -65,8 +65,11 @@ struct Everything : Faults {
     for (const int mover : {MK_MOVER_SM, MK_MOVER_CE})
       if (rank.world > 1 && (mover == MK_MOVER_SM || copies)) input_reused(mover);
     if (!quick) two_operators();
-    if (rank.world > 1) empty_on_some(MK_MOVER_SM);
-    if (copies) empty_on_some(MK_MOVER_CE);
+    for (const int mover : {MK_MOVER_SM, MK_MOVER_CE}) {
+      if (mover == MK_MOVER_SM ? rank.world == 1 : !copies) continue;
+      empty_on_some(mover);
+      empty_waits(mover);
+    }
     if (copies && nodes == 1 && !quick) copies_are_direct();
     repeats(MK_MOVER_SM, quick ? 4 : 100);
     if (copies) repeats(MK_MOVER_CE, quick ? 4 : 101);

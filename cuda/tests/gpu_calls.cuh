@@ -1,5 +1,7 @@
 // gpu_ag_gemm: calls behind one another, several operators, graphs, timelines, ranks without work.
 #pragma once
+#include <chrono>
+
 #include "tests/gpu_shapes.cuh"
 
 namespace {
@@ -75,6 +77,26 @@ struct Calls : Shapes {
         right(o, "no columns on rank " + std::to_string(empty) + ", " + name(o.p, c));
       }
     }
+  }
+
+  // The call of a rank without columns is not over before its peers' rows have come, because its end lets them be overwritten.
+  void empty_waits(int mover) {
+    Operands<__nv_bfloat16> o({512 * rank.world, rank.rank == 0 ? 0 : 264, 136}, rank.rank, rank.world, 305);
+    const mk_ag_gemm_args a = o.args();
+    const mk_ag_gemm_config c = config(mover, 256, 1);
+    o.poison();
+    rank.meet();
+    bool early = false;
+    if (rank.rank == 0) {
+      must(mk_ag_gemm_launch(op, &a, &c, stream, &error), "no columns, first");
+      // Long enough for a call that waits for nothing, and far from the bound of waits. The peers start only then.
+      const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(30);
+      while (!early && std::chrono::steady_clock::now() < end) early = cudaStreamQuery(stream) == cudaSuccess;
+    }
+    rank.meet();
+    if (rank.rank != 0) must(mk_ag_gemm_launch(op, &a, &c, stream, &error), "no columns, second");
+    right(o, "no columns on rank 0, peers later, " + name(o.p, c));
+    verdict(!early, "the call of a rank without columns waits for its peers' rows");
   }
 
   // Many calls with three alternating inputs and no host step in between; every answer must have the bits of the

@@ -16,9 +16,9 @@ struct Shapes : Suite {
     const Problem few[] = {{1 * w, 1, 8}, {127 * w, 257, 200}, {300 * w, 520, 456, 8}};  // under a sanitizer
     uint64_t seed = 1;
     for (const int mover : {MK_MOVER_SM, MK_MOVER_CE})
-      for (const int tile_n : {256, 128})
+      for (const int tile_n : {256, 128, 64})
         for (const int cluster : {1, 2}) {
-          if (mover == MK_MOVER_CE && !copies) continue;
+          if ((mover == MK_MOVER_CE && !copies) || (tile_n == 64 && cluster == 2)) continue;
           const mk_ag_gemm_config c = config(mover, tile_n, cluster);
           if (quick)
             for (const Problem& p : few) one<__nv_bfloat16>(p, c, ++seed);
@@ -27,14 +27,18 @@ struct Shapes : Suite {
           if (!quick) one<__nv_bfloat16>({2048, 2048, 2048}, c, ++seed, true);
           one<__half>({300 * w, 520, 456, 8}, c, ++seed, true);
         }
-    for (const int parts : {2, 3, 6}) {
-      mk_ag_gemm_config split = config(MK_MOVER_SM, 128, 1);
-      split.split_k = parts;
-      if (!fits({130 * w, 520, 456}, split)) continue;
-      one<__nv_bfloat16>({130 * w, 520, 456}, split, ++seed);
-      one<__nv_bfloat16>({8 * w, 257, 1032}, split, ++seed);
-      one<__nv_bfloat16>({5 * w, 136, 4104}, split, ++seed);  // less than one warp's rows of sums
-    }
+    for (const int tile_n : {128, 64})
+      for (const int parts : {2, 3, 6}) {
+        mk_ag_gemm_config split = config(MK_MOVER_SM, tile_n, 1);
+        split.split_k = parts;
+        if (!fits({130 * w, 520, 456}, split)) continue;
+        one<__nv_bfloat16>({130 * w, 520, 456}, split, ++seed);
+        one<__nv_bfloat16>({8 * w, 257, 1032}, split, ++seed);
+        one<__nv_bfloat16>({5 * w, 136, 4104}, split, ++seed);  // less than one warp's rows of sums
+      }
+    mk_ag_gemm_config one_step = config(MK_MOVER_SM, 128, 1);  // more parts than a consumer group has threads
+    one_step.split_k = 130;
+    if (!quick && fits({64 * w, 128, 64 * 130}, one_step)) one<__nv_bfloat16>({64 * w, 128, 64 * 130}, one_step, ++seed);
     for (const int64_t rows : {8, 16, 40, 64})  // merged tiles, up to 128 rows in all
       for (const int64_t n : {4096, 1000, 129}) one<__nv_bfloat16>({rows * w, n, 1032}, config(MK_MOVER_AUTO, 0, 0), ++seed);
     narrow(seed);
@@ -72,9 +76,8 @@ struct Shapes : Suite {
     const int64_t w = rank.world;
     uint64_t seed = 4000;
     const auto all_tiles = [&](const Problem& p) {
-      for (const int tile_n : {256, 128}) one<__nv_bfloat16>(p, config(MK_MOVER_SM, tile_n, tile_n / 128), ++seed);
-      for (const int tile_n : {64, 32})
-        if (p.m <= 64 * w) one<__nv_bfloat16>(p, config(MK_MOVER_SM, tile_n, 1), ++seed);
+      for (const int tile_n : {256, 128, 64, 32})
+        if (tile_n > 32 || p.m <= 64 * w) one<__nv_bfloat16>(p, config(MK_MOVER_SM, tile_n, std::max(1, tile_n / 128)), ++seed);
     };
     for (const int64_t rows : {192, 48}) {
       for (int64_t k = 64; k <= 576; k += 64) all_tiles({rows * w, 136, k});  // numbers of K steps, odd and even

@@ -105,7 +105,7 @@ TEST(copies_cover_the_shard_once_and_the_last_ends_small) {
 }
 
 TEST(shared_memory_regions_do_not_overlap) {
-  using T = GemmTile<256, 2>;
+  using T = GemmTile<128, 256, 2>;
   static_assert(T::kStagesAt < T::kStoreAt && T::kStoreAt + 2 * T::kStoreBuffers * T::kStoreBytes == T::kFullAt);
   static_assert(T::kFullAt + 8 * T::kStages == T::kEmptyAt && T::kEmptyAt + 8 * T::kStages == T::kPushedAt);
   CHECK(T::kSharedBytes <= 232448);

@@ -132,7 +132,7 @@ TEST(choices_are_complete_and_checked) {
         MK_INIT(&c);
         const mk_ag_gemm_args a = problem(m, n, 8192);
         complete_ag_gemm(c, a, {world, 132, 1});
-        CHECK(ag_gemm_tile(c.tile_n, c.cluster) >= 0 && (c.tile_n <= kNarrowTileN) == (m <= 64));
+        CHECK(tile_index(ag_gemm_tile(a, c, {world, 132, 1})) >= 0 && (c.tile_n > kNarrowTileN || m <= 64 || n == 8));
         CHECK(c.push_group >= 1 && c.raster_group >= 1);
         // No wave more than all SMs would need, and no CTA more than that takes.
         const int64_t units = ag_gemm_units(a, c, {world, 132, 1}), clusters = c.ctas / c.cluster, waves = ceil_div(units, 132 / c.cluster);
@@ -147,10 +147,10 @@ TEST(choices_are_complete_and_checked) {
   MK_INIT(&c);
   c.tile_n = 192;
   CHECK(has(message([&] { complete_ag_gemm(c, problem(64, 64, 64), {2, 132, 1}); }), "tile_n is 192"));
-  c.tile_n = 64;
+  c.tile_n = 32;
   CHECK(has(message([&] { complete_ag_gemm(c, problem(129, 64, 64), {2, 132, 1}); }), "at most 64 rows of a rank, here are 65"));
   c.cluster = 2;
-  CHECK(has(message([&] { complete_ag_gemm(c, problem(64, 64, 64), {2, 132, 1}); }), "with tile_n 64 it must be 1"));
+  CHECK(has(message([&] { complete_ag_gemm(c, problem(64, 64, 64), {2, 132, 1}); }), "with tile_n 32 it must be 1"));
   c.cluster = 3;
   CHECK(has(message([&] { complete_ag_gemm(c, problem(64, 64, 64), {2, 132, 1}); }), "it must be 1 or 2"));
   MK_INIT(&c);
@@ -173,13 +173,36 @@ TEST(few_rows_take_narrow_tiles) {
   CHECK(chosen(64, 8192, 8192, 2).tile_n == 64 && chosen(65, 8192, 8192, 1).tile_n == 128);
   const mk_ag_gemm_args a = problem(16, 1024, 1032);  // 17 K steps in parts of at least 8
   const mk_ag_gemm_config c = chosen(16, 1024, 1032, 1);
-  CHECK(c.tile_n == 32 && c.split_k == 2 && ag_gemm_part_steps(a, c) == 10);
+  CHECK(c.tile_n == 32 && c.split_k == 2 && ag_gemm_part_steps(a, c, {1, 132, 1}) == 10);
   // One tile of all ranks' rows, if these are whole swizzle atoms and no more than the tile has.
   CHECK(ag_gemm_merged(problem(64, 4096, 8192), chosen(64, 4096, 8192, 2), {2, 132, 1}));
   mk_ag_gemm_config narrow;
   MK_INIT(&narrow);
   narrow.mover = MK_MOVER_SM, narrow.tile_n = 64, narrow.cluster = 1;
   CHECK(!ag_gemm_merged(problem(128, 4096, 8192), narrow, {2, 132, 1}));
+}
+
+// Products that have a tile of 64 columns for each CTA, and little of K for it, take those.
+TEST(short_products_take_tiles_of_64_columns) {
+  const struct {
+    int64_t m, n, k;
+    int world, split_wanted, tile_n, rows, split_k;
+  } cases[] = {
+      {1024, 1024, 1024, 1, 0, 64, 128, 1}, {256, 2048, 2048, 1, 0, 64, 128, 2},  {1024, 1024, 2048, 1, 0, 64, 128, 1},
+      {1024, 1024, 4096, 1, 0, 128, 128, 2}, {768, 2048, 1024, 1, 0, 128, 128, 1}, {256, 4096, 8192, 1, 0, 128, 128, 2},
+      {2048, 2048, 2048, 1, 0, 256, 128, 1}, {512, 512, 1024, 2, 0, 64, 128, 2},   {65, 512, 1024, 1, 0, 64, 128, 2},
+      {128, 512, 1024, 2, 0, 128, 128, 2},   {64, 512, 1024, 1, 0, 32, 64, 2},     {1024, 1024, 1024, 1, 2, 128, 128, 2},
+  };
+  for (const auto& x : cases) {
+    mk_ag_gemm_config c;
+    MK_INIT(&c);
+    c.split_k = x.split_wanted;
+    const AgGemmMachine machine = {x.world, 132, 1};
+    const mk_ag_gemm_args a = problem(x.m, x.n, x.k);
+    complete_ag_gemm(c, a, machine);
+    const AgGemmTile tile = ag_gemm_tile(a, c, machine);
+    CHECK(c.tile_n == x.tile_n && tile.rows == x.rows && tile_index(tile) >= 0 && c.split_k == x.split_k);
+  }
 }
 
 // Shards of 40 row tiles in 16 chunks of 2.5: the own ones are 40 tiles, those of the peer 16 x 3, of 3 columns each: 2 waves.

@@ -32,18 +32,21 @@ type operatorKind struct {
 // internal/request holds it against what a launch takes).
 type kernel struct {
 	tileN, tileK []int
-	tileM        func(n int) int // rows of a tile of n columns; 0: of one whose columns are left open
+	tileM        func(n int) []int // rows that a tile of n columns may have; 0: one whose columns are left open
 	movers       []string
 }
 
 var operatorKinds = map[string]operatorKind{
 	opAGGemm: {roles: []string{"intra", "send"}, kernel: &kernel{
 		tileN: []int{32, 64, 128, 256}, tileK: []int{64}, movers: []string{"sm", "ce"},
-		tileM: func(n int) int {
-			if n == 32 || n == 64 {
-				return 64
+		tileM: func(n int) []int {
+			switch n {
+			case 32:
+				return []int{64}
+			case 64:
+				return []int{64, 128}
 			}
-			return 128
+			return []int{128}
 		},
 	}},
 	opGemmRS: {roles: []string{"intra", "send", "reduce"}},

@@ -170,7 +170,7 @@ func (u *use) validateKernel(operator string, k *kernel, wrong report) {
 		name  string
 		value *int
 		known []int
-	}{{"m", u.Tile.M, []int{k.tileM(or0(u.Tile.N))}}, {"n", u.Tile.N, k.tileN}, {"k", u.Tile.K, k.tileK}} {
+	}{{"m", u.Tile.M, k.tileM(or0(u.Tile.N))}, {"n", u.Tile.N, k.tileN}, {"k", u.Tile.K, k.tileK}} {
 		if n.value != nil && !slices.Contains(n.known, *n.value) {
 			wrong("use.tile."+n.name, "tile %s is %d; the kernels of %s are built for %s", n.name, *n.value, operator,
 				alternatives(n.known))
@@ -185,7 +185,7 @@ func (u *use) validateKernel(operator string, k *kernel, wrong report) {
 	if c := u.CUDA; c != nil && c.SplitK > 1 && (or0(u.Tile.N) > 128 || c.Cluster > 1) {
 		wrong("use.cuda.split_k", "split_k is %d; a split of K needs tile n 128 or less and cluster 1", c.SplitK)
 	}
-	if c := u.CUDA; c != nil && c.Cluster > 1 && u.Tile.N != nil && k.tileM(*u.Tile.N) == 64 {
+	if c := u.CUDA; c != nil && c.Cluster > 1 && u.Tile.N != nil && slices.Contains(k.tileM(*u.Tile.N), 64) {
 		wrong("use.cuda.cluster", "cluster is %d; with tile n %d it is 1", c.Cluster, *u.Tile.N)
 	}
 }

@@ -233,8 +233,8 @@ func tileOf(engineName string, s config.Settings) int {
 // few rows here, and parts of K, which must not be more than the CTAs.
 func fitCUDA(choice *config.Choice, m int64, ranks int) {
 	s := &choice.Settings
-	if cuda.TooManyRows(s.TileN, m, ranks) {
-		choice.Why += fmt.Sprintf("; without its tile of %d columns, which is for fewer rows", s.TileN)
+	if rows := cuda.TileRows(s.TileN, m, ranks); s.TileN != 0 && (rows == 0 || s.TileM != 0 && s.TileM != rows) {
+		choice.Why += fmt.Sprintf("; without its tile of %d columns, made for other numbers of rows", s.TileN)
 		s.TileM, s.TileN = 0, 0
 	}
 	if s.CUDA.SplitK > 1 && !choice.Exact {

@@ -208,8 +208,9 @@ func TestCUDASettings(t *testing.T) {
 		"{stages: 4}":                 "leave the key out",
 		"{mover: epilogue}":           "have sm and ce",
 		"{tile: {m: 128, n: 96}}":     "32, 64, 128 or 256",
-		"{tile: {m: 128, n: 64}}":     "built for 64",
+		"{tile: {m: 128, n: 32}}":     "built for 64",
 		"{tile: {m: 64, n: 64}}":      "",
+		"{tile: {m: 128, n: 64}}":     "",
 		"{roles: {compute: 4}}":       "",
 		"{chunks: 3, mover: sm}":      "",
 		"{tile: {n: 256, k: 64}}":     "",
@@ -245,7 +246,8 @@ func TestConfigCheckIsAsStrictAsALaunch(t *testing.T) {
 		{"cuda", "{stages: 99}", "5:19"},
 		{"cuda", "{tile: {m: 128, n: 128, k: 64}}", ""},
 		{"cuda", "{tile: {m: 128, n: 256, k: 64}}", ""},
-		{"cuda", "{tile: {m: 128, n: 64, k: 64}}", "5:21"},
+		{"cuda", "{tile: {m: 128, n: 64, k: 64}}", ""},
+		{"cuda", "{tile: {m: 128, n: 32, k: 64}}", "5:21"},
 		{"cuda", "{tile: {m: 64, n: 64, k: 64}}", ""},
 		{"cuda", "{tile: {n: 32}, cuda: {cluster: 2}}", "5:42"},
 		{"cuda", "{tile: {m: 128, n: 512, k: 64}}", "5:29"},
@@ -294,19 +296,23 @@ func TestConfigCheckIsAsStrictAsALaunch(t *testing.T) {
 func TestCUDAEntryOfOtherSizes(t *testing.T) {
 	onHostlib(t)
 	file := filepath.Join(t.TempDir(), "cuda.yaml")
-	text := "schema: mkrun.config/1\noperator: ag_gemm\nentries:\n  - match: {engine: cuda, m: {max: 64}}\n    use: {tile: {n: 64}, cuda: {split_k: 2}, mover: sm}\n    provenance: {how: chosen}\n"
-	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
 	for _, tt := range []struct {
+		use         string // tile of the entry
 		m           int64
 		tile, split int
 		why         string
 	}{
-		{64, 64, 2, ""},
-		{128, 64, 0, "without its split of K by 2"}, // 64 rows of each rank
-		{130, 0, 0, "without its tile of 64 columns"},
+		{"{n: 32}", 64, 32, 2, ""},
+		{"{n: 32}", 128, 32, 0, "without its split of K by 2"}, // 64 rows of each rank
+		{"{n: 32}", 130, 0, 0, "without its tile of 32 columns"},
+		{"{n: 64}", 130, 64, 0, "without its split of K by 2"}, // that of 128 rows
+		{"{m: 64, n: 64}", 130, 0, 0, "without its tile of 64 columns, made for other numbers of rows"},
+		{"{m: 128, n: 64}", 128, 0, 0, "without its tile of 64 columns, made for other numbers of rows"},
 	} {
+		text := "schema: mkrun.config/1\noperator: ag_gemm\nentries:\n  - match: {engine: cuda, m: {max: 64}}\n    use: {tile: " + tt.use + ", cuda: {split_k: 2}, mover: sm}\n    provenance: {how: chosen}\n"
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
 		req := base()
 		req.World, req.Engine, req.Config = plan.Uniform(1, 2), "cuda", file
 		req.M, req.N, req.K = tt.m, 512, 512
@@ -315,7 +321,7 @@ func TestCUDAEntryOfOtherSizes(t *testing.T) {
 			t.Fatal(err)
 		}
 		if r.Run.Tile != tt.tile || r.Run.CUDA.SplitK != tt.split || r.Run.CUDA.Mover != "sm" || !strings.Contains(r.SourceWhy, tt.why) {
-			t.Errorf("m %d: tile %d, split %d, mover %q, %q; want %d, %d and %q", tt.m, r.Run.Tile, r.Run.CUDA.SplitK, r.Run.CUDA.Mover, r.SourceWhy, tt.tile, tt.split, tt.why)
+			t.Errorf("%s, m %d: tile %d, split %d, mover %q, %q; want %d, %d and %q", tt.use, tt.m, r.Run.Tile, r.Run.CUDA.SplitK, r.Run.CUDA.Mover, r.SourceWhy, tt.tile, tt.split, tt.why)
 		}
 	}
 }

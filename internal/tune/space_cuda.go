@@ -1,6 +1,9 @@
 package tune
 
-import "github.com/mkrun/mkrun/internal/config"
+import (
+	"github.com/mkrun/mkrun/internal/config"
+	"github.com/mkrun/mkrun/internal/engine/cuda"
+)
 
 // smallRows is the most rows of a product that leaves SMs idle, so that parts of K on different SMs can pay.
 const smallRows = 512
@@ -21,8 +24,8 @@ func cudaSpace(k Kind) Space {
 		if s.CUDA.SplitK > 1 && !k.partsFit(v, s.CUDA.SplitK) {
 			return false
 		}
-		if v < 128 { // tiles of 64 rows
-			return k.M <= 64*int64(k.Ranks) && s.CUDA.Cluster <= 1
+		if v < 128 {
+			return cuda.TileRows(v, k.M, k.Ranks) > 0 && s.CUDA.Cluster <= 1
 		}
 		return v == 128 || s.CUDA.SplitK <= 1 // a split needs columns that are few
 	}
@@ -75,10 +78,7 @@ func cudaSpace(k Kind) Space {
 // cuda/host/ag_gemm_config.cpp); shards that make one tile together count as one.
 func (k Kind) partsFit(columns, parts int) bool {
 	ceil := func(a, b int64) int64 { return (a + b - 1) / b }
-	rows, ranks := int64(128), int64(k.Ranks)
-	if columns < 128 {
-		rows = 64
-	}
+	rows, ranks := int64(cuda.TileRows(columns, k.M, k.Ranks)), int64(k.Ranks)
 	tiles := ranks * ceil(ceil(k.M, ranks), 128)
 	if ranks > 1 && k.M <= rows && k.M%(8*ranks) == 0 {
 		tiles = 1

@@ -18,18 +18,26 @@ func CheckNet(backend string) error {
 	return nil
 }
 
-// narrowRows is the most rows of a rank that tiles of 32 or 64 columns are for (check_tile in cuda/host/ag_gemm_config.cpp).
+// narrowRows is the most rows of a rank that tiles of 64 rows are for.
 const narrowRows = 64
 
-// TooManyRows reports whether shards of m rows over so many ranks have more than a tile of so many columns is for.
-func TooManyRows(tile int, m int64, ranks int) bool {
-	return tile > 0 && tile < 128 && (m+int64(ranks)-1)/int64(ranks) > narrowRows
+// TileRows is how many rows a tile of so many columns has where m rows are spread over so many ranks; 0: it cannot have so many
+// columns (tile_rows in cuda/kernels/gemm_tile.h, check_tile in cuda/host/ag_gemm_config.cpp).
+func TileRows(tile int, m int64, ranks int) int {
+	few := (m+int64(ranks)-1)/int64(ranks) <= narrowRows
+	switch {
+	case tile <= 64 && few:
+		return narrowRows
+	case tile == 32:
+		return 0
+	}
+	return 128
 }
 
 // CheckTile says why a product of m rows over so many ranks cannot have a tile of so many columns.
 func CheckTile(tile int, m int64, ranks int) error {
-	if TooManyRows(tile, m, ranks) {
-		return fmt.Errorf("a tile of %d columns is for at most %d rows of a rank; %d rows over %d ranks are more: take 128 or 256", tile, narrowRows, m, ranks)
+	if tile != 0 && TileRows(tile, m, ranks) == 0 {
+		return fmt.Errorf("a tile of %d columns is for at most %d rows of a rank; %d rows over %d ranks are more: take 64, 128 or 256", tile, narrowRows, m, ranks)
 	}
 	return nil
 }

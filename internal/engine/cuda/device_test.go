@@ -118,8 +118,8 @@ func TestNarrowTilesAreForFewRows(t *testing.T) {
 		ranks int
 		want  string
 	}{
-		{0, 1 << 20, 1, ""}, {128, 8192, 2, ""}, {32, 64, 1, ""}, {64, 128, 2, ""}, {64, 0, 2, ""},
-		{64, 129, 2, "a tile of 64 columns is for at most 64 rows of a rank; 129 rows over 2 ranks are more"},
+		{0, 1 << 20, 1, ""}, {128, 8192, 2, ""}, {32, 64, 1, ""}, {64, 128, 2, ""}, {64, 0, 2, ""}, {64, 129, 2, ""},
+		{32, 129, 2, "a tile of 32 columns is for at most 64 rows of a rank; 129 rows over 2 ranks are more"},
 		{32, 65, 1, "a tile of 32 columns"},
 	} {
 		err := CheckTile(tt.tile, tt.m, tt.ranks)

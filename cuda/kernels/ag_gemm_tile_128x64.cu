@@ -1,0 +1,3 @@
+#include "kernels/ag_gemm_kernel.cuh"
+
+template struct mk::AgGemmInstance<mk::GemmTile<128, 64, 1>>;

@@ -1,3 +1,0 @@
-#include "kernels/ag_gemm_kernel.cuh"
-
-template struct mk::AgGemmInstance<mk::GemmTile<64, 1>>;

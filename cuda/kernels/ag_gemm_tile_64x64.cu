@@ -1,0 +1,3 @@
+#include "kernels/ag_gemm_kernel.cuh"
+
+template struct mk::AgGemmInstance<mk::GemmTile<64, 64, 1>>;
