@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks and times ag_gemm on all GPUs of this machine, 8, 4, 2 or 1 of them, and measures the links between them. Builds
 # nothing and uses no network: `make build cuda` before, anywhere, and bring bin/mkrun, build/libmkernel.so, build/gpu_ag_gemm
-# and build/plans along (46 MB). The timing needs python3 with PyTorch; what cannot run is said and the rest goes on. With
+# and build/plans along (54 MiB). The timing needs python3 with PyTorch; what cannot run is said and the rest goes on. With
 # one GPU it is the product and the way to the host; scripts/gpu-check.sh does more there.
 #
 #   scripts/gpu-8.sh [OPTIONS] [FOLDER]   results go to FOLDER (default build/gpu-8): at most 8 files, kept up to date, so that
@@ -179,6 +179,7 @@ part_right() {
 part_nodes() {
   [ "$ranks" -gt 1 ] || return 0
   step nodes-2.log build/gpu_ag_gemm "$ranks" brief 2 2
+  step nodes-2-efa.log build/gpu_ag_gemm "$ranks" brief 2 2 1 efa
   [ "$ranks" -lt 8 ] || step nodes-$((ranks / 2)).log build/gpu_ag_gemm "$ranks" brief 2 $((ranks / 2))
   into launch-nodes.json bin/mkrun launch --nodes 2 --ppn $((ranks / 2)) --engine cuda --check --iters 20 --warmup 2 --json \
     ag_gemm --m 2048 --n 1024 --k 2048 --chunks 4 --net-bandwidth 50 --net-latency 2us
@@ -211,6 +212,7 @@ part_fuzz() {
   step fuzz-1.log build/gpu_ag_gemm "$ranks" fuzz 1 1 1
   [ "$ranks" -lt 2 ] || step fuzz-3-chunks.log build/gpu_ag_gemm "$ranks" fuzz 3 1 2
   [ "$ranks" -lt 2 ] || step fuzz-nodes.log build/gpu_ag_gemm "$ranks" fuzz 2 2 3
+  [ "$ranks" -lt 2 ] || step fuzz-nodes-efa.log build/gpu_ag_gemm "$ranks" fuzz 2 2 3 efa
 }
 
 # The split of the SMs and the mover, each setting in one loop with the others; one GPU has the product's settings alone.

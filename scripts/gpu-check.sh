@@ -8,7 +8,7 @@
 # The timing needs python3 with PyTorch. Ends with one table of at most 60 lines.
 #
 #   scripts/gpu-check.sh [OPTIONS] [FOLDER]   logs and JSON files go to FOLDER (default build/gpu-check)
-#   --seconds S        for everything (default 200 on one GPU, 300 on more); what no time is left for is said
+#   --seconds S        for everything (default 200 on one GPU, 540 on more); what no time is left for is said
 #   --dry-run[=N]      list the commands for N GPUs (default: those here), run nothing
 #
 # Exit status: 0; 1 something failed, or was cut or left out; 2 bad command line, nothing built, no GPU. NVLink multicast is not
@@ -47,7 +47,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
 case $out in '') out=build/gpu-check ;; /*) ;; *) out=$here/$out ;; esac
 gpus=${pretended:-$(nvidia-smi -L 2> /dev/null | grep -c '^GPU ')}
 [ "$gpus" -gt 0 ] || { say "no GPU here"; exit 2; }
-seconds=${seconds:-$((gpus < 2 ? 200 : 300))}
+seconds=${seconds:-$((gpus < 2 ? 200 : 540))}
 ranks=$((gpus < 2 ? 1 : 2)) # with a GPU each
 failed=0 mps=''
 
@@ -122,6 +122,7 @@ if [ "$ranks" -gt 1 ]; then
   step 60 dead.log "${check[@]}" 2 dead
   step 60 dead.log "${check[@]}" 2 dead 16 2
   for link in cx7 efa; do step 60 nodes.log "${check[@]}" 2 brief 16 2 1 "$link"; done
+  for link in cx7 efa; do step 40 fuzz.log "${check[@]}" 2 fuzz 2 2 3 "$link"; done
 fi
 step 60 example.log build/example_ag_gemm "$ranks" "build/plans/ag_gemm-1x$ranks-c1"
 step 30 launch.log "${launch[@]}" --ppn "$ranks" --iters 20 ag_gemm --m 2048 --n 2048 --k 2048 --timeline "$work/timeline"

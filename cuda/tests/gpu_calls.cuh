@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "tests/gpu_shapes.cuh"
+#include "tests/rate.h"
 
 namespace {
 
@@ -60,7 +61,7 @@ struct Calls : Shapes {
       cuda(cudaEventElapsedTime(&ms, start, end), "event");
     }
     cudaEventDestroy(start), cudaEventDestroy(end);
-    const double rate = double(o.rows) * 8192 * 2 * 1e-6 / ms;
+    const double rate = test::copied_gbs(o.rows * 8192 * 2, rank.world, ms);
     verdict(rate > 100, "copies between GPUs are direct", std::to_string(rate) + " GB/s");
   }
 

@@ -15,6 +15,7 @@
 #include "tests/fuzz.h"
 #include "tests/options.h"
 #include "tests/plans.h"
+#include "tests/rate.h"
 
 using namespace mk;
 
@@ -122,18 +123,28 @@ TEST(the_command_line_is_read_or_refused) {
     CHECK(!test::parse_options(bad, &o));
 }
 
+// A shard goes to every peer, and all of it counts.
+TEST(copies_count_for_each_peer) {
+  CHECK(test::copied_gbs(1000000, 2, 1) == 1 && test::copied_gbs(1000000, 4, 1) == 3 && test::copied_gbs(1000000, 8, 1) == 7);
+}
+
 // What the scripts ask of gpu_ag_gemm is a command line of it, with plans that `make cuda` writes.
 TEST(the_scripts_for_gpus_call_it_rightly) {
   for (const std::string script : {"gpu-8.sh", "gpu-check.sh"})
     for (const int gpus : {1, 2, 4, 8}) {
       const auto lines = scripted(script, gpus, "build/gpu_ag_gemm");
       CHECK(!lines.empty());
+      std::set<std::pair<std::string, std::string>> between;  // nodes: mode, link
       for (const std::vector<std::string>& words : lines) {
         test::Options o;
         CHECK(test::parse_options(words, &o));
         CHECK(o.ranks == gpus || script == "gpu-check.sh");
         const std::string folder = test::plan_folder("build", o.nodes, o.ranks / o.nodes, o.chunks);
         for (int rank = 0; rank < o.ranks; ++rank) CHECK(!test::read_plan(folder, rank).empty());
+        if (o.nodes > 1 && o.ranks == std::min(gpus, script == "gpu-8.sh" ? gpus : 2)) between.insert({o.mode, o.link});
       }
+      // With a GPU for each rank, links that keep an order and links that keep none are both gone through.
+      for (const char* mode : {"brief", "fuzz"})
+        for (const char* link : {"cx7", "efa"}) CHECK(gpus == 1 || between.count({mode, link}) == 1);
     }
 }
