@@ -18,8 +18,8 @@ CUDA_HOST_OBJECTS := $(patsubst cuda/%.cpp,$(CUDA_OUT)/%.o,$(wildcard cuda/host/
 CUDA_KERNEL_OBJECTS := $(patsubst cuda/%.cu,$(CUDA_OUT)/%.o,$(wildcard cuda/kernels/*.cu))
 CUDA_GPU_PROGRAMS := $(patsubst cuda/tests/gpu_%.cu,build/gpu_%,$(wildcard cuda/tests/gpu_*.cu))
 
-# Plans for the tests and benches, as NODESxRANKS-cCHUNKS; mkrun writes them.
-CUDA_PLAN_NAMES := 1x1-c1 1x2-c1 1x2-c3 1x4-c1 1x4-c3 1x8-c1 1x8-c3 2x1-c1 2x1-c2 2x1-c4 2x1-c8 2x1-c16 2x2-c1 2x2-c2 2x2-c4 \
+# Plans for the tests and benches, as NODESxRANKS-cCHUNKS; mkrun writes them. RANKS: on each node, or a list.
+CUDA_PLAN_NAMES := 1x1-c1 1x2-c1 1x2-c3 1x4-c1 1x4-c3 1x8-c1 1x8-c3 2x1-c1 2x1-c2 2x1-c4 2x1-c8 2x1-c16 2x2-c1 2x2,1-c1 2x2-c2 2x2-c4 \
   2x4-c1 2x4-c2 2x4-c4 4x2-c2 2x8-c1
 CUDA_PLANS := build/plans/written
 

@@ -23,6 +23,8 @@ AgGemmPlan::AgGemmPlan(const void* image, uint64_t bytes) {
   check_buffers();
   for (uint32_t role = 0; role < MK_ROLES; ++role)
     for (uint32_t i = 0; i < plan_.queues[role].count; ++i) check_task(plan_.tasks[plan_.queues[role].first + i], role, i);
+  // Not by this rank's own tasks: a rank alone on its node passes nothing on, and must take the same mover as all others.
+  passes_on_ = plan_.nodes > 1 && std::any_of(plan_.node_ranks, plan_.node_ranks + plan_.nodes, [](uint32_t n) { return n > 1; });
 }
 
 void AgGemmPlan::check_buffers() {
@@ -95,7 +97,7 @@ void AgGemmPlan::check_task(const mk_plan_task& t, uint32_t role, uint32_t index
   }
   if (there != 1) refuse("it raises no flag at its peer, or several");
   if (t.kind == MK_TASK_SEND && (src.buffer != a_ || now != 0)) refuse("this kernel sends its own shard only");
-  passes_on_ = passes_on_ || src.buffer == gathered_;
+  if (src.buffer == gathered_ && plan_.nodes == 1) refuse("on one node nothing is passed on");
 }
 
 std::vector<int32_t> AgGemmPlan::node_ranks() const { return {plan_.node_ranks, plan_.node_ranks + plan_.nodes}; }

@@ -29,7 +29,7 @@ class AgGemmPlan {
   int world() const { return static_cast<int>(plan_.world); }
   int chunks() const { return static_cast<int>(plan_.chunks); }
   std::vector<int32_t> node_ranks() const;
-  bool passes_on() const { return passes_on_; }  // some copies are of rows that came from another rank
+  bool passes_on() const { return passes_on_; }  // somewhere copies are of rows that came from another node; equal on all ranks
 
   // First word of each flag, and at the end how many words there are, for calls up to these sizes.
   std::vector<uint64_t> flag_words(int64_t max_m, int64_t max_k) const;

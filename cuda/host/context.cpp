@@ -11,11 +11,33 @@ mk_context::~mk_context() { mk::free_wait_record(barrier_record); }
 
 namespace mk {
 
-DeviceGuard::DeviceGuard(int device) {
-  check_cuda(cudaGetDevice(&previous_), "asking for the current device");
-  check_cuda(cudaSetDevice(device), "selecting the device");
+namespace {
+
+template <class Function>
+void look_up(Function& f, const char* name) {
+  void* address = nullptr;
+  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+  if (cudaGetDriverEntryPointByVersion(name, &address, 4000, cudaEnableDefault, &found) != cudaSuccess || found != cudaDriverEntryPointSuccess)
+    cudaGetLastError();
+  else
+    f = reinterpret_cast<Function>(address);
 }
-DeviceGuard::~DeviceGuard() { cudaSetDevice(previous_); }
+
+// Functions that are not there are NULL; what then fails without a driver says so.
+const CurrentContext& current_context() {
+  static const CurrentContext functions = [] {
+    CurrentContext f = {};
+    look_up(f.set, "cuCtxSetCurrent");
+    if (f.set != nullptr) look_up(f.get, "cuCtxGetCurrent");
+    return f;
+  }();
+  return functions;
+}
+
+}  // namespace
+
+DeviceGuard::DeviceGuard(int device, const std::nothrow_t&) : kept_(current_context()), error_(cudaSetDevice(device)) {}
+DeviceGuard::DeviceGuard(int device) : DeviceGuard(device, std::nothrow) { check_cuda(error_, "selecting the device"); }
 
 WaitRecord* make_wait_record() {
   void* p = nullptr;

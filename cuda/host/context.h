@@ -1,6 +1,7 @@
 // A rank's context: device, heap, peers, and what every wait needs.
 #pragma once
 #include <memory>
+#include <new>
 #include <vector>
 
 #include "comm/control.h"
@@ -32,14 +33,40 @@ struct mk_context {
 
 namespace mk {
 
+// The driver's functions for the context that is current in a thread.
+struct CurrentContext {
+  CUresult (*get)(CUcontext*);
+  CUresult (*set)(CUcontext);
+};
+
+// Makes the context current again that was when it was made. Where there was none, what is current then stays: to ask the
+// runtime for the thread's device and select that again would make a context on GPU 0, for every rank.
+class KeptContext {
+ public:
+  explicit KeptContext(const CurrentContext& f) : set_(f.set) {
+    if (f.get == nullptr || f.get(&previous_) != CUDA_SUCCESS) previous_ = nullptr;
+  }
+  ~KeptContext() {
+    if (previous_ != nullptr) set_(previous_);
+  }
+  KeptContext(const KeptContext&) = delete;
+
+ private:
+  CUresult (*set_)(CUcontext);
+  CUcontext previous_ = nullptr;
+};
+
 // Makes the context's device current while it lives.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device);  // throws Error
-  ~DeviceGuard();
+  DeviceGuard(int device, const std::nothrow_t&);
+
+  cudaError_t error() const { return error_; }
 
  private:
-  int previous_ = 0;
+  const KeptContext kept_;
+  const cudaError_t error_;
 };
 
 WaitRecord* make_wait_record();  // host-mapped; throws Error

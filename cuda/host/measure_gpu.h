@@ -24,11 +24,8 @@ class Memory {
     check_cuda(cudaMalloc(&at_, bytes), "memory to measure with");
   }
   ~Memory() {
-    int previous = 0;
-    cudaGetDevice(&previous);
-    cudaSetDevice(device_);
+    const DeviceGuard guard(device_, std::nothrow);
     cudaFree(at_);
-    cudaSetDevice(previous);
   }
   Memory(const Memory&) = delete;
   char* at() const { return static_cast<char*>(at_); }
@@ -170,11 +167,8 @@ class PeerAccess {
   }
   ~PeerAccess() {
     if (!enabled_) return;
-    int previous = 0;
-    cudaGetDevice(&previous);
-    cudaSetDevice(from_);
+    const DeviceGuard guard(from_, std::nothrow);
     cudaDeviceDisablePeerAccess(to_);
-    cudaSetDevice(previous);
   }
   PeerAccess(const PeerAccess&) = delete;
   bool direct() const { return direct_; }

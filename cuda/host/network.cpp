@@ -109,11 +109,16 @@ const char* ProxyDevice::text(void*, int code) { return cudaGetErrorString(stati
 
 // By a thread of the caller's: pinning may wait for kernels, which may wait for the proxy.
 int ProxyDevice::pin(void* self, void* base, uint64_t bytes) {
-  if (cudaError_t e = cudaSetDevice(static_cast<ProxyDevice*>(self)->device_)) return -static_cast<int>(e);
+  const DeviceGuard guard(static_cast<ProxyDevice*>(self)->device_, std::nothrow);
+  if (cudaError_t e = guard.error()) return -static_cast<int>(e);
   return -static_cast<int>(cudaHostRegister(base, bytes, cudaHostRegisterPortable));
 }
 
-int ProxyDevice::unpin(void*, void* base) { return -static_cast<int>(cudaHostUnregister(base)); }
+int ProxyDevice::unpin(void* self, void* base) {
+  const DeviceGuard guard(static_cast<ProxyDevice*>(self)->device_, std::nothrow);
+  if (cudaError_t e = guard.error()) return -static_cast<int>(e);
+  return -static_cast<int>(cudaHostUnregister(base));
+}
 
 // A device that cannot be made current fails the first call that needs it.
 void ProxyDevice::enter(void* self) { cudaSetDevice(static_cast<ProxyDevice*>(self)->device_); }

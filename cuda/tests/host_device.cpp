@@ -2,6 +2,7 @@
 #include <cstring>
 #include <string>
 
+#include "host/context.h"
 #include "include/mkernel_device.h"
 #include "tests/check.h"
 
@@ -9,7 +10,27 @@ namespace {
 
 bool says(const mk_error& error, const char* part) { return strstr(error.text, part) != nullptr; }
 
+CUcontext current = nullptr;
+int sets = 0;
+const mk::CurrentContext kFake = {[](CUcontext* c) { return *c = current, CUDA_SUCCESS; },
+                                  [](CUcontext c) { return current = c, ++sets, CUDA_SUCCESS; }};
+
 }  // namespace
+
+// A thread that chose no device is not made to choose one: that costs a context on GPU 0.
+TEST(the_callers_context_comes_back_and_none_is_made) {
+  int places[2];
+  const CUcontext callers = reinterpret_cast<CUcontext>(&places[0]), ours = reinterpret_cast<CUcontext>(&places[1]);
+  for (const CUcontext before : {callers, CUcontext{nullptr}}) {
+    current = before, sets = 0;
+    {
+      const mk::KeptContext kept(kFake);
+      current = ours;
+    }
+    CHECK(before != nullptr ? current == callers && sets == 1 : current == ours && sets == 0);
+  }
+  const mk::KeptContext nothing(mk::CurrentContext{});
+}
 
 TEST(no_driver_is_said_plainly) {
   mk_error error;

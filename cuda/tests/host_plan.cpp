@@ -112,6 +112,16 @@ TEST(fields_have_words_for_every_block) {
   }
 }
 
+// What decides who moves rows is the same on all ranks, also where one of them is alone on its node.
+TEST(all_ranks_know_whether_rows_are_passed_on) {
+  const struct { const char* name; int ranks; bool passed; } worlds[] = {{"1x2-c1", 2, false}, {"2x1-c1", 2, false}, {"2x2-c1", 4, true}, {"2x2,1-c1", 3, true}};
+  for (const auto& w : worlds)
+    for (int rank = 0; rank < w.ranks; ++rank) {
+      const std::vector<char> bytes = test::read_plan(std::string("build/plans/ag_gemm-") + w.name, rank);
+      CHECK(!bytes.empty() && AgGemmPlan(bytes.data(), bytes.size()).passes_on() == w.passed);
+    }
+}
+
 TEST(fingerprints_tell_plans_apart_and_not_ranks) {
   CHECK(read(1, 2, 1, 0).fingerprint() == read(1, 2, 1, 1).fingerprint());
   CHECK(read(1, 2, 1, 0).fingerprint() != read(1, 2, 3, 0).fingerprint());
