@@ -211,10 +211,15 @@ func (r Request) ResolvePlan() (*Resolved, error) {
 			out.Run.Library = out.chosen.library.Path
 		}
 	}
-	out.Source, out.SourceWhy = choice.Source+use.overrides(), choice.Why
 	if err := out.Run.Validate(); err != nil {
 		return nil, err
 	}
+	if out.Engine == operator.EngineCUDA {
+		if err := fitChunks(&out.Run, &choice, r.Chunks != 0); err != nil {
+			return nil, err
+		}
+	}
+	out.Source, out.SourceWhy = choice.Source+use.overrides(), choice.Why
 	if out.Plan, err = out.Run.Plan(); err != nil {
 		return nil, err
 	}
@@ -241,6 +246,37 @@ func fitCUDA(choice *config.Choice, m int64, ranks int) {
 		choice.Why += fmt.Sprintf("; without its split of K by %d, made for other sizes", s.CUDA.SplitK)
 		s.CUDA.SplitK = 0
 	}
+}
+
+// fitChunks sees that the plan fits into the kernels' tables: chunks that nobody asked for are halved until it does, others are
+// refused.
+func fitChunks(run *operator.RunSpec, choice *config.Choice, asked bool) error {
+	smCopies := run.CUDA.Mover == "sm" || run.CUDA.ShareGPUs || run.CUDA.Mover == "" && !asked // else the library may take the other
+	fits := func(chunks int) error {
+		p, err := plan.AGGemm(run.World, chunks)
+		if err != nil {
+			return err
+		}
+		return cuda.CheckTables(p, run.Shape, smCopies)
+	}
+	why := fits(run.Chunks)
+	if why == nil {
+		return nil
+	}
+	most := run.Chunks
+	for err := why; err != nil && most > 1; err = fits(most) {
+		if asked {
+			most--
+		} else {
+			most /= 2
+		}
+	}
+	if asked {
+		return fmt.Errorf("--chunks %d: %w: take at most %d", run.Chunks, why, most)
+	}
+	choice.Why += fmt.Sprintf("; %d chunks instead of %d: %v", most, run.Chunks, why)
+	run.Chunks = most
+	return nil
 }
 
 // pickWorkers fills in the workers of each role. What is left open there is one, and for compute the cores that the ranks

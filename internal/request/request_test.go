@@ -376,3 +376,43 @@ func TestChunksWhereNothingSaysHowMany(t *testing.T) {
 		}
 	}
 }
+
+// Chunks that nobody asked for are as many as the kernels take; others are refused, with the most that they do.
+func TestChunksFitTheKernels(t *testing.T) {
+	onHostlib(t)
+	t.Setenv("HOSTLIB_GPUS", "16")
+	for _, tt := range []struct {
+		world  plan.World
+		asked  int
+		mover  string
+		backed string
+		want   int    // chunks; 0: refused
+		says   string // of the settings, or the error
+	}{
+		{plan.Uniform(2, 2), 0, "", "", 8, ""},
+		{plan.Uniform(2, 4), 0, "", "", 4, "4 chunks instead of 8: rank 0 would have 48 copies"},
+		{plan.Uniform(2, 4), 0, "", "ibverbs", 4, "4 chunks instead of 8"},
+		{plan.Uniform(2, 8), 0, "", "", 2, "2 chunks instead of 8"},
+		{plan.Uniform(8, 1), 0, "", "", 4, "4 chunks instead of 8: rank 0 would have 56 messages"},
+		{plan.World{PPN: []int{6, 1}}, 0, "", "", 2, "2 chunks instead of 8"},
+		{plan.Uniform(2, 4), 5, "", "", 5, ""},
+		{plan.Uniform(2, 4), 8, "", "", 0, "--chunks 8: rank 0 would have 48 copies, and the CUDA kernels hold 32: take at most 5"},
+		{plan.Uniform(2, 8), 8, "", "", 0, "take at most 2"},
+		{plan.Uniform(1, 8), 5, "ce", "", 5, ""},
+		{plan.Uniform(1, 8), 5, "sm", "", 0, "take at most 4"},
+	} {
+		req := base()
+		req.World, req.Engine, req.Chunks, req.CUDA.Mover, req.Net.Backend = tt.world, "cuda", tt.asked, tt.mover, tt.backed
+		req.M, req.N, req.K = 8192, 64, 64
+		r, err := req.ResolvePlan()
+		if tt.want == 0 {
+			if err == nil || !strings.Contains(err.Error(), tt.says) {
+				t.Errorf("%v, --chunks %d: %v, want %q", tt.world, tt.asked, err, tt.says)
+			}
+			continue
+		}
+		if err != nil || r.Run.Chunks != tt.want || r.Plan.Chunks != tt.want || !strings.Contains(r.SourceWhy, tt.says) || tt.says == "" && strings.Contains(r.SourceWhy, "chunks instead") {
+			t.Errorf("%v, --chunks %d: %v, want %d chunks and %q", tt.world, tt.asked, err, tt.want, tt.says)
+		}
+	}
+}
