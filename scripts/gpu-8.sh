@@ -247,7 +247,8 @@ part_bars() {
     --configs "" "ctas=128,124,120" "ctas=128 cluster=1,2 raster_group=8,32" --json "$work/bench-bars-gemm.json"
   step bars-wide.log "${bench[@]}" ag "${loop[@]}" --shapes 8192,1024,8192 --configs "" "mover=ce k_block=256,512,1024 cluster=1,2" "mover=ce ctas=128" \
     "mover=sm push_ctas=132 push_group=1,4,8,32" --json "$work/bench-bars-wide.json"
-  step bars-few.log "${bench[@]}" ag "${loop[@]}" --shapes 256,4096,8192 16,4096,8192 --configs "" "mover=sm tile_n=128 cluster=1 split_k=1,2,4" \
+  # 64 tiles of 128 columns at 256 rows: no more parts of K than two have a CTA.
+  step bars-few.log "${bench[@]}" ag "${loop[@]}" --shapes 256,4096,8192 16,4096,8192 --configs "" "mover=sm tile_n=128 cluster=1 split_k=1,2" \
     "mover=sm push_ctas=16,33,66,132" --json "$work/bench-bars-few.json"
   # Inside a call: copies by copy engine, pushes by SMs, few rows.
   local m n k

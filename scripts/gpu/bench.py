@@ -114,6 +114,18 @@ class Rank:
             out[name] = {"ms": slow[0], "p5": slow[1], "p95": slow[2], "host_us": slow[3], "ranks": [x[0] for x in ranks]}
         return out
 
+    def settled(self, what, prepare):
+        """What `prepare` gives; nothing, and a line that says why, if a rank's library refuses the setting."""
+        made, error = (None, None), None
+        try:
+            made = prepare()
+        except RuntimeError as e:
+            error = str(e)
+        errors = [e for e in self.gather(error) if e]
+        if errors and self.rank == 0:
+            print(f"FAILED {what}: {errors[0][:150]}", flush=True)
+        return (None, None) if errors else made
+
     def check(self, c, reference, what):
         error = ((c.float() - reference.float()).norm() / reference.float().norm()).item()
         worst = max(self.gather(error if error == error else float("inf")))
@@ -138,7 +150,9 @@ def bench_gemm(r, shape):
     variants = {"cublas": [lambda s, i=i: torch.mm(a[i], b[i].t(), out=c[i]) for i in range(count)]}
     for config in r.options.configs:
         name = " ".join(f"{key}={value}" for key, value in config.items()) or "default"
-        variants[name] = [op.prepare(m, n, k, a[i], b[i], c[i], **config) for i in range(count)]
+        calls, _ = r.settled(f"gemm {shape} {name}", lambda config=config: op.calls(m, n, k, a, b, c, **config))
+        if calls:
+            variants[name] = calls
     for name, calls in variants.items():
         if name == "cublas":
             reference = torch.mm(a[0], b[0].t())
@@ -189,8 +203,9 @@ def bench_ag(r, shape):
     if shape in r.options.configured:
         named = {"configured": r.options.configured[shape]}
     for name, config in named.items():
-        variants[name] = [op.prepare(m, n, k, a[i], b[i], c[i], **config) for i in range(count)]
-        choices[name] = op.choose(m, n, k, a[0], b[0], c[0], **config)
+        calls, chosen = r.settled(f"ag {shape} {name}", lambda config=config: op.calls(m, n, k, a, b, c, **config))
+        if calls:
+            variants[name], choices[name] = calls, chosen
     waited = {}
     for name, calls in list(variants.items())[baselines:]:
         c[0].fill_(float("nan"))

@@ -134,3 +134,27 @@ func TestSummary(t *testing.T) {
 		t.Errorf("%.200s, %v", data, err)
 	}
 }
+
+// A setting that the library refuses is told in a line of its own, by all ranks or none, and the rest goes on.
+func TestBenchGoesOnAfterARefusal(t *testing.T) {
+	const script = `
+import sys
+from unittest.mock import MagicMock
+for name in ("torch", "torch.distributed", "torch.distributed._symmetric_memory", "torch.multiprocessing"):
+    sys.modules[name] = MagicMock()
+import bench
+r = bench.Rank.__new__(bench.Rank)
+r.rank, others = 0, []
+r.gather = lambda mine: [mine, *others]
+def refused():
+    raise RuntimeError("split_k 4 of 64 tiles")
+print(r.settled("ag X split_k=4", refused))
+print(r.settled("ag X default", lambda: (["call"], {})))
+others.append("here not")
+print(r.settled("gemm X", lambda: (["call"], {})))
+`
+	want := "FAILED ag X split_k=4: split_k 4 of 64 tiles\n(None, None)\n(['call'], {})\nFAILED gemm X: here not\n(None, None)\n"
+	if said := python(t, "-c", script); said != want {
+		t.Errorf("%q, want %q", said, want)
+	}
+}

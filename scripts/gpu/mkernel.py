@@ -122,6 +122,11 @@ class AgGemm:
         self.library("mk_ag_gemm_choose", self.handle, C.byref(args), C.byref(settings))
         return {name: getattr(settings, name) for name in CONFIG_FIELDS}
 
+    def calls(self, m, n, k, a, b, c, **config):
+        """A call for each of the sets of operands, and what was chosen for them; RuntimeError where a setting is refused."""
+        chosen = self.choose(m, n, k, a[0], b[0], c[0], **config)
+        return [self.prepare(m, n, k, *operands, **config) for operands in zip(a, b, c)], chosen
+
     def status(self):
         self.library("mk_ag_gemm_status", self.handle, None)
 
