@@ -119,8 +119,8 @@ AgGemmParams make_params(const mk_ag_gemm& op, const mk_ag_gemm_args& a, const m
   }
   if (c.mover == MK_MOVER_SM && !s.copies.empty()) {
     if (s.copies.size() > kMostCopies)
-      fail(MK_ERROR_UNSUPPORTED, "the plan has %zu copies on rank %d, this kernel takes %d: plan fewer chunks, or use the ce mover",
-           s.copies.size(), context.rank, kMostCopies);
+      fail(MK_ERROR_UNSUPPORTED, "the plan has %zu copies on rank %d, this kernel takes %d: plan fewer chunks%s", s.copies.size(),
+           context.rank, kMostCopies, op.plan.passes_on() ? "" : ", or use the ce mover");
     p.push = {c.push_group, c.push_ctas};
     for (const Copy& copy : s.copies) {
       p.destination[p.copy_count] = tensor_map(d, context.heap->base(copy.peer) + op.landing_at + int64_t{copy.row} * a.k * 2, element,
