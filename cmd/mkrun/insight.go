@@ -24,6 +24,8 @@ type insightFlags struct {
 	connect   bool // and start the agents, to check the nodes
 	preflight bool
 	events    string
+
+	closeEvents func() error // of a job that was run
 }
 
 func (f *insightFlags) add(cmd *cobra.Command) {

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -83,16 +85,13 @@ func runJob(cmd *cobra.Command, f *launchFlags, job *launch.Job, tag stdio.Tag) 
 		Signals: signals, Forward: f.forwarded, Stdin: input,
 		Events: events, Begin: f.beginning(),
 	})
-	closeErr := closeEvents()
 	if err != nil {
+		_ = closeEvents()
 		return nil, err
 	}
-	switch {
-	case outcome.Cause != nil: // which is the better story
-	case outcome.Lacking != "":
+	f.closeEvents = closeEvents
+	if outcome.Cause == nil && outcome.Lacking != "" { // a cause is the better story
 		err = fmt.Errorf("--events: %s", outcome.Lacking)
-	case closeErr != nil:
-		err = fmt.Errorf("--events: %w", closeErr)
 	}
 	if err == nil && job.ConnectOnly && outcome.Cause == nil {
 		err = showChecks(cmd.OutOrStdout(), job, outcome.Checks)
@@ -137,7 +136,7 @@ func (f *launchFlags) launchCommand(cmd *cobra.Command, argv []string) error {
 	return f.conclude(cmd, &doc, outcome, err)
 }
 
-// conclude prints how a job ended and turns it into the exit status.
+// conclude prints how a job ended and turns it into the exit status, which the last event says too.
 func (f *launchFlags) conclude(cmd *cobra.Command, doc *report.Document, outcome *launch.Outcome, err error) error {
 	if outcome != nil {
 		for rank := range min(len(doc.Ranks), len(outcome.Places)) {
@@ -182,23 +181,44 @@ func (f *launchFlags) conclude(cmd *cobra.Command, doc *report.Document, outcome
 		}
 		doc.MarkFailed(ended)
 	}
-	if f.json {
-		if err := doc.WriteJSON(cmd.OutOrStdout()); err != nil {
-			return err
-		}
-	} else if doc.TimeMS != nil {
-		out := cmd.OutOrStdout()
-		if f.events == "-" {
-			out = cmd.ErrOrStderr()
-		}
-		if err := doc.WriteTable(out); err != nil {
-			return err
-		}
+	failure := doc.Failure
+	if status == statusCheckFailed && failure == nil {
+		failure = &report.Failure{Kind: "check", Node: -1, Rank: -1, Reason: "the check did not hold"}
+	}
+	if err := f.show(cmd, doc); err != nil {
+		tell(cmd.ErrOrStderr(), outcome, fmt.Sprintf("mkrun: %v\n", err))
+		status = stdio.StatusLauncher
+		failure = &report.Failure{Kind: "launcher", Node: -1, Rank: -1, Reason: err.Error()}
+	}
+	if err := f.endEvents(outcome, status, failure); err != nil {
+		tell(cmd.ErrOrStderr(), outcome, fmt.Sprintf("mkrun: --events: %v\n", err))
+		status = cmp.Or(status, stdio.StatusLauncher)
 	}
 	if status != 0 {
 		return exitStatus(status)
 	}
 	return nil
+}
+
+// show writes a result, as a document or a table.
+func (f *launchFlags) show(cmd *cobra.Command, doc *report.Document) error {
+	switch {
+	case f.json:
+		return doc.WriteJSON(cmd.OutOrStdout())
+	case doc.TimeMS == nil:
+		return nil
+	case f.events == "-":
+		return doc.WriteTable(cmd.ErrOrStderr())
+	}
+	return doc.WriteTable(cmd.OutOrStdout())
+}
+
+// endEvents writes the last event of a job that was run, which says how mkrun ends.
+func (f *launchFlags) endEvents(outcome *launch.Outcome, status int, failure *report.Failure) error {
+	if outcome == nil {
+		return nil
+	}
+	return errors.Join(outcome.End(status, failure), f.closeEvents())
 }
 
 // tellLimit is how long the last words of a job wait for a terminal or pipe that took nothing before.

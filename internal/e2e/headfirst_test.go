@@ -45,7 +45,7 @@ func TestHeadOnTheFirstHost(t *testing.T) {
 	if err := json.Unmarshal([]byte(j.stdout.String()), &doc); err != nil || doc.Status != "pass" {
 		t.Errorf("result %+v, %v", doc, err)
 	}
-	if text, err := os.ReadFile(events); err != nil || !strings.Contains(string(text), `"job_end"`) {
+	if text, err := os.ReadFile(events); err != nil || strings.Count(string(text), `"job_end"`) != 1 || !strings.HasSuffix(string(text), `"event":"job_end","exit_status":0}`+"\n") {
 		t.Errorf("events %q, %v", text, err)
 	}
 	nobody(t, time.Now(), settle)

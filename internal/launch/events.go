@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/mkrun/mkrun/internal/report"
 	pb "github.com/mkrun/mkrun/internal/session/sessionpb"
 )
 
@@ -46,7 +47,7 @@ type Event struct {
 	Reason     string   `json:"reason,omitempty"`       // node_lost, restart, job_end
 	LastLines  []string `json:"last_lines,omitempty"`   // restart, job_end: of the failed rank's stderr
 	ExitStatus *int     `json:"exit_status,omitempty"`  // job_end: mkrun's
-	Wait       float64  `json:"wait_seconds,omitempty"` // restart: before the ranks are started again
+	Wait       *float64 `json:"wait_seconds,omitempty"` // restart: before the ranks are started again
 }
 
 // eventLog writes events as lines of JSON. A nil log writes nothing.
@@ -104,8 +105,9 @@ func (l *eventLog) next(cause *pb.Cause, pause time.Duration) {
 	if l == nil {
 		return
 	}
-	e := causeEvent("restart", cause)
-	e.Wait = pause.Seconds()
+	e := failureEvent("restart", Failure(cause))
+	wait := pause.Seconds()
+	e.Wait = &wait
 	l.write(e)
 	l.mu.Lock()
 	l.generation++
@@ -156,16 +158,48 @@ func (l *eventLog) heard(node int, m *pb.FromAgent) {
 	l.write(e)
 }
 
-// end writes the last event. The error is why not all were written.
-func (l *eventLog) end(cause *pb.Cause) error {
+// pass writes an event of a log that is kept elsewhere.
+func (l *eventLog) pass(line []byte) {
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err != nil {
+		return
+	}
+	var e Event
+	if json.Unmarshal(line, &e) == nil { // it is the head's own
+		l.generation = e.Generation
+	}
+	_, err := l.w.Write(line)
+	l.lackLocked(err)
+}
+
+// flush waits until all events so far are written. The error is why not all were.
+func (l *eventLog) flush() error {
 	if l == nil {
 		return nil
 	}
-	e := causeEvent("job_end", cause)
-	status := int(cause.GetExitStatus())
-	e.ExitStatus = &status
-	l.write(e)
-	err := l.w.close(outputPatience)
+	return l.settle(l.w.flush)
+}
+
+// close ends a log. The error is why not all was written.
+func (l *eventLog) close() error {
+	if l == nil {
+		return nil
+	}
+	return l.settle(l.w.close)
+}
+
+func (l *eventLog) settle(write func(patience time.Duration) error) error {
+	l.mu.Lock()
+	err := l.err
+	l.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	err = write(outputPatience)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.err == nil {
@@ -174,17 +208,40 @@ func (l *eventLog) end(cause *pb.Cause) error {
 	return l.err
 }
 
-// causeEvent tells of a failure; the cause's rank is as the user counts them. Without one it tells of none.
-func causeEvent(what string, cause *pb.Cause) Event {
+// end writes the last event, for a status that mkrun ends with and the failure that it is of, if it is of one. The error is why
+// it could not be written; after one that was known before, there is no other.
+func (l *eventLog) end(status int, failure *report.Failure) error {
+	if l == nil {
+		return nil
+	}
+	l.mu.Lock()
+	known := l.err
+	l.mu.Unlock()
+	if known != nil {
+		return nil
+	}
+	e := failureEvent("job_end", failure)
+	e.ExitStatus = &status
+	l.write(e)
+	return l.close()
+}
+
+// End writes the last event: how mkrun ends, once all else was said and written. Without events it does nothing.
+func (o *Outcome) End(status int, failure *report.Failure) error {
+	return o.events.end(status, failure)
+}
+
+// failureEvent tells of a failure; its rank is as the user counts them. Without one it tells of none.
+func failureEvent(what string, f *report.Failure) Event {
 	e := Event{Event: what}
-	if cause == nil {
+	if f == nil {
 		return e
 	}
-	e.Kind, e.Reason, e.LastLines = causeKind(cause.GetKind()), cause.GetReason(), cause.GetLastLines()
-	if node := int(cause.GetNode()); node >= 0 {
+	e.Kind, e.Reason, e.LastLines = f.Kind, f.Reason, f.LastLines
+	if node := f.Node; node >= 0 {
 		e.Node = &node
 	}
-	if rank := int(cause.GetRank()); rank >= 0 {
+	if rank := f.Rank; rank >= 0 {
 		e.Rank = &rank
 	}
 	return e

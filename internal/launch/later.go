@@ -21,6 +21,7 @@ type laterWriter struct {
 	written int64
 	closing bool
 	err     error
+	idle    []chan struct{} // of those who wait until all is written
 	done    chan struct{}
 }
 
@@ -50,6 +51,10 @@ func (w *laterWriter) run() {
 	for {
 		w.mu.Lock()
 		for len(w.wait) == 0 && !w.closing {
+			for _, idle := range w.idle {
+				close(idle)
+			}
+			w.idle = nil
 			w.changed.Wait()
 		}
 		piece := w.wait
@@ -74,17 +79,39 @@ func (w *laterWriter) run() {
 func (w *laterWriter) close(patience time.Duration) error {
 	w.mu.Lock()
 	w.closing = true
-	before := w.written
 	w.changed.Broadcast()
 	w.mu.Unlock()
+	return w.await(w.done, patience)
+}
+
+// flush is close for a writer that goes on.
+func (w *laterWriter) flush(patience time.Duration) error {
+	idle := make(chan struct{})
+	w.mu.Lock()
+	w.idle = append(w.idle, idle)
+	w.changed.Broadcast()
+	w.mu.Unlock()
+	return w.await(idle, patience)
+}
+
+// await waits until the channel is closed, the writer is done, or nothing was taken for some time.
+func (w *laterWriter) await(until <-chan struct{}, patience time.Duration) error {
+	w.mu.Lock()
+	before := w.written
+	w.mu.Unlock()
+	failure := func() error {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.err
+	}
 	ticker := time.NewTicker(patience)
 	defer ticker.Stop()
 	for {
 		select {
+		case <-until:
+			return failure()
 		case <-w.done:
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			return w.err
+			return failure()
 		case <-ticker.C:
 			w.mu.Lock()
 			if w.written == before && w.err == nil {

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/mkrun/mkrun/internal/report"
 	"github.com/mkrun/mkrun/internal/stdio"
 )
 
@@ -206,6 +207,75 @@ func TestEventsAtTheEnd(t *testing.T) {
 		close(mux)
 		<-w.done
 	})
+}
+
+// A writer that is flushed has written what it was given, and goes on; one that nobody reads is given up.
+func TestEventsAreFlushed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var written strings.Builder
+		w := newLaterWriter(writerFunc(func(b []byte) (int, error) { time.Sleep(time.Second); return written.Write(b) }))
+		for range 2 {
+			if _, err := w.Write([]byte("x")); err != nil {
+				t.Fatal(err)
+			}
+			if err := w.flush(outputPatience); err != nil {
+				t.Error(err)
+			}
+		}
+		if written.String() != "xx" {
+			t.Errorf("%q is written", written.String())
+		}
+		if err := w.close(outputPatience); err != nil {
+			t.Error(err)
+		}
+		taken := make(chan struct{})
+		w = newLaterWriter(writerFunc(func(b []byte) (int, error) { <-taken; return len(b), nil }))
+		if _, err := w.Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.flush(outputPatience); err == nil || !strings.Contains(err.Error(), "nobody took them") {
+			t.Error(err)
+		}
+		close(taken)
+		_ = w.close(outputPatience)
+	})
+}
+
+// The last event has the status that mkrun ends with and what the failure is; after events that were lost there is none.
+func TestLastEvent(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		fails   bool
+		failure *report.Failure
+		want    string
+	}{
+		{"ended well", false, nil, `"event":"job_end","exit_status":9}`},
+		{"failed", false, &report.Failure{Kind: "check", Node: -1, Rank: 3, Reason: "why"}, `"event":"job_end","rank":3,"kind":"check","reason":"why","exit_status":9}`},
+		{"lost", true, nil, ""},
+	} {
+		var b strings.Builder
+		said := 0
+		log := newEventLog(writerFunc(func(p []byte) (int, error) {
+			if tt.fails {
+				return 0, syscall.ENOSPC
+			}
+			return b.Write(p)
+		}), &Job{ID: "j"}, time.Now(), func(error) { said++ })
+		log.pass([]byte(`{"generation":4,"event":"notice"}` + "\n"))
+		out := &Outcome{}
+		out.keep(log)
+		if (out.Lacking != "") != tt.fails {
+			t.Errorf("%s: lacking %q", tt.name, out.Lacking)
+		}
+		if err := out.End(9, tt.failure); err != nil {
+			t.Errorf("%s: %v", tt.name, err)
+		}
+		_ = log.close()
+		_, last, _ := strings.Cut(b.String(), "\n")
+		if tt.fails == strings.Contains(last, `"job":"j","generation":4,`) || !strings.HasSuffix(strings.TrimSpace(last), tt.want) {
+			t.Errorf("%s: last is %q, want %q", tt.name, last, tt.want)
+		}
+	}
 }
 
 type writerFunc func([]byte) (int, error)

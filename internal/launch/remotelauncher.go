@@ -22,7 +22,18 @@ import (
 
 // runThroughFirst runs a job whose head is on its first host.
 func runThroughFirst(ctx context.Context, job *Job, opts Options) (*Outcome, error) {
-	defer func() { _ = opts.Output.end(ending{must: true}) }() // where it has not ended yet
+	events := opts.newEvents(job)
+	outcome, err := startThroughFirst(ctx, job, opts, events)
+	_ = opts.Output.end(ending{must: true}) // where it has not ended yet
+	if err != nil {
+		_ = events.end(stdio.StatusLauncher, Failure(noPlace(pb.Cause_LAUNCHER, err.Error(), stdio.StatusLauncher)))
+		return nil, err
+	}
+	outcome.keep(events)
+	return outcome, nil
+}
+
+func startThroughFirst(ctx context.Context, job *Job, opts Options, events *eventLog) (*Outcome, error) {
 	first := job.Hosts[0]
 	if first.By != ReachSSH {
 		return nil, fmt.Errorf("--head first: %s is reached by %s; only over ssh can the head be there", first.Name, first.By)
@@ -55,10 +66,7 @@ func runThroughFirst(ctx context.Context, job *Job, opts Options) (*Outcome, err
 		return &Outcome{Cause: (&machine{job: job}).nodeCause(pb.Cause_LAUNCHER, 0, err.Error()), Ended: make([]bool, job.World.Size()), Reports: make([][]byte, job.World.Size())}, nil
 	}
 	defer func() { _ = stdout.Close() }()
-	l := &remoteLauncher{job: job, opts: opts, ssh: a, pipe: headPipe{w: a.stdin, r: bufio.NewReader(stdout)}, timeout: timerOf(job.Timeout, opts.Begin), endings: endings{within: sameWish}}
-	if opts.Events != nil {
-		l.events = newLaterWriter(opts.Events)
-	}
+	l := &remoteLauncher{job: job, opts: opts, ssh: a, pipe: headPipe{w: a.stdin, r: bufio.NewReader(stdout)}, events: events, timeout: timerOf(job.Timeout, opts.Begin), endings: endings{within: sameWish}}
 	return l.run(ctx, text)
 }
 
@@ -72,8 +80,7 @@ type remoteLauncher struct {
 	stdin    *stdinSource // nil: not read
 	inputErr error        // of reading it; only pass sets it
 	endings  endings      // only pass knows them
-	events   *laterWriter // nil: nobody wants them
-	lacking  error        // why not all events were written
+	events   *eventLog    // the head's, but for the last
 	timeout  <-chan time.Time
 }
 
@@ -120,12 +127,6 @@ func (l *remoteLauncher) run(ctx context.Context, order []byte) (*Outcome, error
 		signals: l.opts.Signals, ends: l.wishes, late: l.timeout,
 		must: l.endings.count > 0 || ended == nil || outcome.Cause.GetKind() == pb.Cause_TIMEOUT,
 	})
-	if l.events != nil && l.lacking == nil {
-		l.lacking = l.events.close(outputPatience)
-	}
-	if l.lacking != nil {
-		outcome.Lacking = l.lacking.Error()
-	}
 	return outcome, nil
 }
 
@@ -191,23 +192,13 @@ func (l *remoteLauncher) take(m *pb.FromHead) (*headOutcome, error) {
 	case *pb.FromHead_Progress:
 		l.opts.Output.progress(k.Progress)
 	case *pb.FromHead_Event:
-		l.writeEvent(k.Event)
+		l.events.pass(k.Event)
 	case *pb.FromHead_Outcome:
 		var ended headOutcome
 		err := json.Unmarshal(k.Outcome, &ended)
 		return &ended, err
 	}
 	return nil, nil
-}
-
-// writeEvent writes an event, until one could not be written.
-func (l *remoteLauncher) writeEvent(event []byte) {
-	if l.events == nil || l.lacking != nil {
-		return
-	}
-	if _, l.lacking = l.events.Write(event); l.lacking != nil {
-		fmt.Fprintf(l.opts.Output.Notices(), "mkrun: writing events: %v; from here on they are lacking\n", l.lacking)
-	}
 }
 
 // pass passes the user's signals on. Ctrl-Z stops this process too; the third wish to end the job ends it here.

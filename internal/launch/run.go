@@ -30,7 +30,7 @@ type Options struct {
 	Stdin     *os.File            // what ranks read, if the job wants that
 	Begin     time.Time           // when the command was given
 
-	stays    bool              // when the user stops the job: the launcher elsewhere does
+	stays    bool              // the launcher is elsewhere: it stops when the user stops the job, and says how that ended
 	ended    func()            // told when no rank is left whose output could be held back; may be nil
 	starters map[Reach]starter // tests start agents in their own way
 }
@@ -47,6 +47,8 @@ type Outcome struct {
 	Unshown string        // and what that means, where it is not the cause
 	Lacking string        // why not all events were written; "" if they were
 	Started time.Duration // from the command to the first barrier that all ranks passed, or to their start; 0 if never
+
+	events *eventLog // lacks its last one, which End writes
 }
 
 // NICText says which NICs the rank takes and why; "" if it takes none.
@@ -86,15 +88,24 @@ func Run(ctx context.Context, job *Job, opts Options) (*Outcome, error) {
 	if job.HeadFirst {
 		return runThroughFirst(ctx, job, opts)
 	}
-	events := newEventLog(opts.Events, job, opts.Begin, func(err error) { fmt.Fprintf(opts.Output.Notices(), "mkrun: %v\n", err) })
+	events := opts.newEvents(job)
 	events.write(Event{Event: "job_start", Nodes: job.World.Nodes(), Ranks: job.World.Size(), Argv: job.Argv, Build: version.Get().BuildID()})
 	l, err := run(ctx, job, opts, events)
 	if err != nil {
-		_ = events.end(noPlace(pb.Cause_LAUNCHER, err.Error(), stdio.StatusLauncher))
+		if opts.stays {
+			_ = events.close()
+		} else {
+			_ = events.end(stdio.StatusLauncher, Failure(noPlace(pb.Cause_LAUNCHER, err.Error(), stdio.StatusLauncher)))
+		}
 		_ = opts.Output.end(ending{must: true})
 		return nil, err
 	}
 	return l.outcome(), nil
+}
+
+// newEvents is a log of what happens in a job; nil if nobody wants that.
+func (o *Options) newEvents(job *Job) *eventLog {
+	return newEventLog(o.Events, job, o.Begin, func(err error) { fmt.Fprintf(o.Output.Notices(), "mkrun: %v\n", err) })
 }
 
 // run runs a job until nothing of it is left.
@@ -164,10 +175,19 @@ func (l *launcher) outcome() *Outcome {
 			NICRule: r.place.GetNicRule(), ProxyCPUs: r.place.GetProxyCpus()})
 		out.Ended = append(out.Ended, r.exit != nil && r.exit.GetExitCode() == 0 && r.exit.GetSignal() == 0 && r.exit.GetExecError() == "")
 	}
-	if err := l.events.end(out.Cause); err != nil {
-		out.Lacking = err.Error()
+	out.keep(l.events)
+	if l.opts.stays {
+		_ = l.events.close() // the launcher writes the last one
 	}
 	return out
+}
+
+// keep takes note of what of the events so far could not be written, and that the last one is still to come.
+func (o *Outcome) keep(events *eventLog) {
+	o.events = events
+	if err := events.flush(); err != nil {
+		o.Lacking = err.Error()
+	}
 }
 
 // show waits until all output is shown, and takes note of what of it never is. Whoever leaves the output standing still is
