@@ -121,7 +121,12 @@ func quote(s string) string {
 // have the name of a new one are replaced, the rest of the file stays as it is. Nothing is written unless the whole would
 // pass mkrun config check. Without entries it is only seen whether some could be.
 func WriteEntries(name, operator string, entries []Entry) error {
-	err := regular(name)
+	done, err := lockFolder(filepath.Dir(name)) // others may add to the file: what they have put in stays
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", name, err)
+	}
+	defer done()
+	err = regular(name)
 	var old []byte
 	if err == nil {
 		old, err = os.ReadFile(name)

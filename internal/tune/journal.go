@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/mkrun/mkrun/internal/config"
 )
@@ -59,7 +60,7 @@ type Journal struct {
 }
 
 // OpenJournal opens a results file, or makes one. One that holds times of something else is refused. A last line that
-// was not written to its end is dropped.
+// was not written to its end is dropped. Until it is closed nobody else can open it so.
 func OpenJournal(name string, h Header) (*Journal, error) {
 	h.Schema = JournalSchema
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o644)
@@ -70,10 +71,26 @@ func OpenJournal(name string, h Header) (*Journal, error) {
 	if err := regular(name); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
+	if err := j.lock(name); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
 	if err := j.read(name, h); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	return j, nil
+}
+
+// lock refuses a file that another search adds to: each would cut off and write over what the other one has measured.
+func (j *Journal) lock(name string) error {
+	had, err := lock(j.file, false)
+	if err != nil || had {
+		return err
+	}
+	who := "another mkrun tune"
+	if pids := holders(j.file); len(pids) > 0 {
+		who += " (process " + strings.Join(pids, ", ") + ")"
+	}
+	return fmt.Errorf("%s is in use by %s; let that end, or choose another file with --results", name, who)
 }
 
 // regular refuses what is no file of a disk: a device or a pipe may have no end, and keeps nothing.

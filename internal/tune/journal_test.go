@@ -3,9 +3,11 @@ package tune
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -58,6 +60,9 @@ func TestSearchGoesOn(t *testing.T) {
 		if _, err := (&Search{Space: space, Measure: first.Measure("s", some), Calls: 3, Budget: 100}).Run(context.Background()); !errors.Is(err, errCut) {
 			t.Fatalf("cut after %d: %v", cut, err)
 		}
+		if err := first.Close(); err != nil {
+			t.Fatal(err)
+		}
 		second := open(t, name)
 		found, err := (&Search{Space: space, Measure: second.Measure("s", l.measure), Calls: 3, Budget: 100}).Run(context.Background())
 		if err != nil {
@@ -97,7 +102,16 @@ func TestJournalFiles(t *testing.T) {
 	dir := t.TempDir()
 	name := filepath.Join(dir, "r.jsonl")
 	l := &landscape{ms: func(config.Settings) float64 { return 1.5 }}
-	if _, err := open(t, name).Measure("s", l.measure)(context.Background(), []config.Settings{{}}, 3); err != nil {
+	j := open(t, name)
+	if _, err := j.Measure("s", l.measure)(context.Background(), []config.Settings{{}}, 3); err != nil {
+		t.Fatal(err)
+	}
+	// Nobody else has it meanwhile, and it stays as it is.
+	want := fmt.Sprintf("r.jsonl is in use by another mkrun tune (process %d); let that end, or choose another file with --results", os.Getpid())
+	if _, err := OpenJournal(name, header()); err == nil || !strings.HasSuffix(err.Error(), want) {
+		t.Errorf("opened twice: %v, want %s", err, want)
+	}
+	if err := j.Close(); err != nil {
 		t.Fatal(err)
 	}
 	data, err := os.ReadFile(name)
@@ -268,6 +282,24 @@ func TestWriteEntries(t *testing.T) {
 	}
 	if list, err := os.ReadDir(filepath.Dir(name)); err != nil || len(list) != 1 {
 		t.Errorf("%v is left (%v)", list, err)
+	}
+}
+
+// Of searches that write into one file at the same time none loses another's entries.
+func TestWriteEntriesTogether(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "c.yaml")
+	const writers = 20
+	var work sync.WaitGroup
+	for i := range writers {
+		work.Go(func() {
+			if err := WriteEntries(name, "ag_gemm", []Entry{entry(int64(8*i+8), config.Settings{Chunks: 2})}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	work.Wait()
+	if text, err := os.ReadFile(name); err != nil || strings.Count(string(text), "- name: ") != writers {
+		t.Errorf("%v; of %d entries there are\n%s", err, writers, text)
 	}
 }
 
