@@ -23,7 +23,7 @@ type Search struct {
 	Space   Space
 	Measure Measure
 	Calls   int // timed for each settings; the last comparison has twice as many
-	Budget  int // how many settings are timed at most
+	Budget  int // how many settings are timed at most, as often as they are, the last comparison included
 	// Say tells about progress; may be nil.
 	Say func(Progress)
 }
@@ -59,7 +59,20 @@ const (
 // at last the engine's own choice and what was found once more, next to each other.
 func (s *Search) Run(ctx context.Context) (Found, error) {
 	r := run{Search: s, seen: make(map[config.Settings]bool)}
-	starts, err := r.time(ctx, "starts", s.Space.Starts)
+	room := s.Budget - 2 // but for the last comparison of two
+	if room < 1 {
+		room = s.Budget - 1 // the engine's own choice alone, once more
+	}
+	if room < 1 {
+		r.pruned = len(s.Space.Starts) - 1
+		for _, knob := range s.Space.Knobs {
+			r.pruned += len(knob.others(s.Space.Starts[0]))
+		}
+		return r.final(ctx, nil)
+	}
+	first := s.Space.Starts[:min(room, len(s.Space.Starts))]
+	r.pruned += len(s.Space.Starts) - len(first)
+	starts, err := r.time(ctx, "starts", first)
 	if err != nil {
 		return Found{}, err
 	}
@@ -67,7 +80,13 @@ func (s *Search) Run(ctx context.Context) (Found, error) {
 		return Found{}, fmt.Errorf("none of the settings to start with works: %s", r.why)
 	}
 	var ends []config.Settings
-	for _, start := range r.follow(starts) {
+	follow := r.follow(starts)
+	if room := max(1, s.Budget-r.tried-1); len(follow) > room {
+		r.pruned += len(follow) - room
+		follow = follow[:room]
+	}
+	r.kept = 1 + len(follow)
+	for _, start := range follow {
 		end, err := r.descend(ctx, start.settings)
 		if err != nil {
 			return Found{}, err
@@ -112,6 +131,8 @@ type run struct {
 	seen   map[config.Settings]bool
 	best   timed
 	timed  int
+	tried  int // timed or failed
+	kept   int // of the budget, for the last comparison
 	pruned int
 	why    string // of the last failure
 }
@@ -137,6 +158,7 @@ func (r *run) timeCalls(ctx context.Context, step string, settings []config.Sett
 	var list []timed
 	for i, t := range times {
 		r.seen[settings[i]] = true
+		r.tried++
 		if t.Failed != "" {
 			r.why = t.Failed
 			continue
@@ -168,7 +190,7 @@ func (r *run) descend(ctx context.Context, at config.Settings) (config.Settings,
 			if len(others) == 0 {
 				continue
 			}
-			if r.timed+len(others)+1 > r.Budget {
+			if r.tried+len(others)+1+r.kept > r.Budget {
 				r.pruned += len(others)
 				continue
 			}
@@ -199,7 +221,10 @@ func (r *run) final(ctx context.Context, ends []config.Settings) (Found, error) 
 	if err != nil {
 		return Found{}, err
 	}
-	if len(list) == 0 {
+	switch {
+	case len(list) == 0 && len(ends) == 0:
+		return Found{}, fmt.Errorf("the engine's own choice does not work: %s", r.why)
+	case len(list) == 0:
 		return Found{}, fmt.Errorf("what was found does not work any more: %s", r.why)
 	}
 	found := Found{Settings: list[0].settings, MS: list[0].ms, Timed: r.timed, Pruned: r.pruned}

@@ -257,14 +257,46 @@ func TestSearchSetsNoMoreThanItMust(t *testing.T) {
 	}
 }
 
+// No more settings are timed than the budget says, starts, repetitions and the last comparison counted, whatever is fast and
+// whatever fails; the engine's own choice always is.
 func TestSearchKeepsItsBudget(t *testing.T) {
-	l := &landscape{ms: func(s config.Settings) float64 { return 10 / float64(1+s.Chunks+s.Compute) }}
-	found := search(t, cpuKind, l, 8)
-	if found.Timed > 8+2 { // and the comparison
-		t.Errorf("%d settings timed", found.Timed)
+	kinds := map[string]Kind{
+		"cpu": cpuKind, "cuda": cudaKind,
+		"algorithms": {Engine: "cpu", Operator: "gemm_ar", M: 512, N: 64, K: 64, Nodes: 2, Ranks: 4, Sums: true, Cores: 8, Algorithms: []string{"two-shot", "one-shot"}},
 	}
-	if found.Pruned == 0 {
-		t.Error("nothing is said to be left out")
+	fast := map[string]func(config.Settings) float64{
+		"more is better":    func(s config.Settings) float64 { return 10 / float64(1+s.Chunks+s.Compute+s.CUDA.RowBlock) },
+		"all alike":         func(config.Settings) float64 { return 10 },
+		"the engine's own":  func(s config.Settings) float64 { return map[bool]float64{true: 1, false: 10}[s == config.Settings{}] },
+		"turned ones fail":  func(s config.Settings) float64 { return map[bool]float64{true: 0, false: 10}[s.Chunks+s.TileN > 0] },
+		"its own one fails": func(s config.Settings) float64 { return map[bool]float64{true: 0, false: 10}[s == config.Settings{}] },
+	}
+	for kind, k := range kinds {
+		space, err := NewSpace(k)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for what, ms := range fast {
+			for budget := 1; budget < 60; budget++ {
+				l := &landscape{ms: ms}
+				found, err := (&Search{Space: space, Measure: l.measure, Calls: 3, Budget: budget}).Run(context.Background())
+				if err != nil && (what != "its own one fails" || budget > 3 && kind != "cpu") {
+					t.Fatalf("%s, %s, budget %d: %v", kind, what, budget, err)
+				}
+				if n := l.tried(func(config.Settings) bool { return true }); n > budget || found.Timed > n {
+					t.Errorf("%s, %s, budget %d: %d settings timed, said to be %d: %+v", kind, what, budget, n, found.Timed, l.batches)
+				}
+				if l.tried(func(s config.Settings) bool { return s == config.Settings{} }) == 0 {
+					t.Errorf("%s, %s, budget %d: the engine's own choice is not timed", kind, what, budget)
+				}
+				if budget < 8 && found.Pruned == 0 && err == nil {
+					t.Errorf("%s, %s, budget %d: nothing is said to be left out", kind, what, budget)
+				}
+				if enough := budget >= 30; enough && what == "more is better" && found.Settings == (config.Settings{}) {
+					t.Errorf("%s, %s, budget %d: nothing is found", kind, what, budget)
+				}
+			}
+		}
 	}
 }
 
