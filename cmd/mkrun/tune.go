@@ -33,7 +33,10 @@ others depend on, then from the best of them one setting after the other, each v
 job; what falls behind is not followed. What wins is held against the engine's own choice once more, and written as an
 entry of a configuration file, with when and on what it was measured, for --config or configs/.
 
-Each measurement is added to the results file at once: the same command goes on where an earlier one was cut short.`,
+Each measurement is added to the results file at once: the same command goes on where an earlier one was cut short.
+
+Exit status: 0 there is an entry for every shape; 1 there is none for some, of which no launch worked or the result was
+wrong; 2 bad command line; 125 mkrun itself, as where a file cannot be written; 128+signal: you ended it.`,
 		Example: `  mkrun tune --ppn 2 ag_gemm --shapes 8192x1024x8192,llama3-70b/mlp-up/tp2@4096
   mkrun tune --nodes 2 --ppn 2 ag_gemm --shapes shapes.txt --results mine.jsonl --write mine.yaml
   mkrun launch --nodes 2 --ppn 2 ag_gemm --config mine.yaml --m 8192 --n 1024 --k 8192`,
@@ -46,7 +49,7 @@ Each measurement is added to the results file at once: the same command goes on 
 	fs := cmd.PersistentFlags()
 	fs.StringVar(&f.results, "results", "", "results file to add to and go on from (default tune-OPERATOR.jsonl)")
 	fs.StringVar(&f.write, "write", "", "configuration file to put the entries into (default OPERATOR.tuned.yaml)")
-	fs.IntVar(&f.budget, "budget", 60, "how many settings are timed for a shape, at most")
+	fs.IntVar(&f.budget, "budget", 60, "how many settings are timed for a shape, at most: what the search begins with, each value, what it is held against, and the last comparison; the engine's own choice is always one")
 	fs.BoolVar(&f.check, "check", true, "compare what is found with an fp32 reference before it is written down; takes long for large shapes")
 	for _, def := range operators {
 		cmd.AddCommand(&cobra.Command{
@@ -78,6 +81,7 @@ func (f *tuneFlags) tune(cmd *cobra.Command, operatorName string) error {
 	defer stop()
 	err = session.Run(ctx)
 	var refused *tune.RefusedError
+	var failed *tune.FailedError
 	switch status := stopped(ctx); {
 	case err == nil:
 		return nil
@@ -88,5 +92,8 @@ func (f *tuneFlags) tune(cmd *cobra.Command, operatorName string) error {
 		return exitStatus(status)
 	}
 	fmt.Fprintf(cmd.ErrOrStderr(), "mkrun: %v\n", err)
+	if errors.As(err, &failed) {
+		return exitStatus(statusCheckFailed)
+	}
 	return exitStatus(stdio.StatusLauncher)
 }

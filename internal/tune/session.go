@@ -38,6 +38,11 @@ type RefusedError struct{ Err error }
 
 func (e *RefusedError) Error() string { return e.Err.Error() }
 
+// FailedError says of which shapes there is no entry, and why: no launch worked, or the result of what was found is wrong.
+type FailedError struct{ Err error }
+
+func (e *FailedError) Error() string { return e.Err.Error() }
+
 // Run tunes shape by shape. After each, its entry is in the configuration file.
 func (s *Session) Run(ctx context.Context) error {
 	entries, header, err := s.plan()
@@ -74,7 +79,14 @@ func (s *Session) Run(ctx context.Context) error {
 			return err
 		}
 	}
-	return errors.Join(append(failed, s.table(entries, journal))...)
+	err = errors.Join(failed...)
+	switch tableErr := s.table(entries, journal); {
+	case tableErr != nil:
+		return errors.Join(err, tableErr)
+	case err != nil:
+		return &FailedError{err}
+	}
+	return nil
 }
 
 // plan resolves every shape as it is run with the engine's own choice, so that what cannot run is known before anything
@@ -144,8 +156,11 @@ func (s *Session) tune(ctx context.Context, journal *Journal, i int, shape reque
 func (s *Session) table(entries []Entry, j *Journal) error {
 	tw := tabwriter.NewWriter(s.Out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "SHAPE\tMS\tENGINE'S OWN\tRATIO\tTIMED\tSETTINGS")
+	written := 0
 	for i, e := range entries {
-		if e.Found.MS == 0 {
+		if e.Found.MS > 0 {
+			written++
+		} else {
 			fmt.Fprintf(tw, "%v\tfailed\t\t\t\t\n", s.Shapes[i])
 			continue
 		}
@@ -158,6 +173,16 @@ func (s *Session) table(entries []Entry, j *Journal) error {
 	if err := tw.Flush(); err != nil {
 		return fmt.Errorf("writing the table: %w", err)
 	}
-	_, err := fmt.Fprintf(s.Out, "\n%s: entries written; %s: %d measurements, %d of them from before\n", s.Write, s.Results, j.Added+j.Found, j.Found)
-	return err
+	what := "entries written"
+	switch {
+	case written == 0:
+		what = "nothing written"
+	case written < len(entries):
+		what = fmt.Sprintf("%d of %d entries written", written, len(entries))
+	}
+	_, err := fmt.Fprintf(s.Out, "\n%s: %s; %s: %d measurements, %d of them from before\n", s.Write, what, s.Results, j.Added+j.Found, j.Found)
+	if err != nil {
+		return fmt.Errorf("writing the table: %w", err)
+	}
+	return nil
 }

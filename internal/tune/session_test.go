@@ -41,7 +41,8 @@ func TestSessionGoesOnAfterFailures(t *testing.T) {
 		Launch: launch, Out: &out, Progress: &progress,
 	}
 	err := s.Run(context.Background())
-	if err == nil || !strings.Contains(err.Error(), "tuning 65x32x16: none of the settings to start with works: rank 1 died") ||
+	var failed *FailedError
+	if !errors.As(err, &failed) || !strings.Contains(err.Error(), "tuning 65x32x16: none of the settings to start with works: rank 1 died") ||
 		!strings.Contains(err.Error(), "tuning 66x32x16: what was found (the engine's own choice) is not written down: the result is wrong") {
 		t.Errorf("error %v", err)
 	}
@@ -58,6 +59,16 @@ func TestSessionGoesOnAfterFailures(t *testing.T) {
 		t.Errorf("table:\n%s", out.String())
 	}
 
+	if want := "w.yaml: 2 of 4 entries written; "; !strings.Contains(out.String(), want) {
+		t.Errorf("the table does not say %q:\n%s", want, out.String())
+	}
+	// What could not be said is another failure.
+	s.Out = brokenWriter{}
+	if err := s.Run(context.Background()); errors.As(err, &failed) || !errors.Is(err, io.ErrClosedPipe) {
+		t.Errorf("error %v", err)
+	}
+	s.Out = &out
+
 	// Ended by the user, it says so and keeps what is there.
 	ctx, cancel := context.WithCancelCause(context.Background())
 	cancel(errors.New("you sent interrupt"))
@@ -69,6 +80,10 @@ func TestSessionGoesOnAfterFailures(t *testing.T) {
 		t.Errorf("results %q (%v)", data, err)
 	}
 }
+
+type brokenWriter struct{}
+
+func (brokenWriter) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
 
 // What was measured on another day is not said to be of today.
 func TestSessionKeepsTheDateOfWhatItFinds(t *testing.T) {
