@@ -173,9 +173,9 @@ func operatorMistakes() []badFile {
 		{"no compute", head + entryOf("engine: cpu", "roles: {compute: 0}", chosen), "f.yaml:5:28: entry 1: a split that leaves no compute worker"},
 		{"no sender", head + entryOf("engine: cpu", "roles: {send: 0}", chosen), "f.yaml:5:25: entry 1: roles.send is 0, want at least 1"},
 		{"a role it has not", head + entryOf("engine: cpu", "roles: {reduce: 1}", chosen), "f.yaml:5:27: entry 1: ag_gemm has no reduce tasks"},
-		{"no compute CTA", head + entryOf(cuda, "roles: {intra: 100, send: 32}", chosen), "f.yaml:5:18: entry 1: a split that leaves no compute CTA: intra 100 + send 32 on 132 SMs"},
-		{"no compute CTA on fewer SMs", "sms: 66\n" + head + entryOf(cuda, "roles: {intra: 66}", chosen), "f.yaml:6:18: entry 1: a split that leaves no compute CTA: intra 66 on 66 SMs"},
-		{"more than the SMs", head + entryOf(cuda, "roles: {intra: 8, compute: 132}", chosen), "f.yaml:5:18: entry 1: intra 8 + compute 132 is more than the 132 SMs"},
+		{"more that push than CTAs", head + entryOf(cuda, "roles: {compute: 128, intra: 129}", chosen), "f.yaml:5:18: entry 1: intra 129 is more than compute 128, and those that push are some of the CTAs that compute"},
+		{"more that push than SMs", "sms: 66\n" + head + entryOf(cuda, "roles: {intra: 67}", chosen), "f.yaml:6:18: entry 1: intra 67 is more than the 66 SMs"},
+		{"more than the SMs", head + entryOf(cuda, "roles: {intra: 8, compute: 133}", chosen), "f.yaml:5:18: entry 1: compute 133 is more than the 132 SMs"},
 		{"absurd SMs", "sms: 1\n" + head, "f.yaml:1:6: sms is 1"},
 		{"absurd", head + entryOf("engine: cpu", "chunks: 99999999", chosen), "f.yaml:5:19: entry 1: chunks is 99999999, want at most 64"},
 		{"too many chunks", head + entryOf("engine: cpu", "chunks: 65", chosen), "f.yaml:5:19: entry 1: chunks is 65, want at most 64"},
@@ -255,12 +255,31 @@ func soundOperatorFiles() []string {
 		head + entryOf("engine: cpu, m: {max: 64}", "", chosen) + entryOf("engine: cpu", "", chosen),
 		head + entryOf("engine: cpu, dtype: [bf16]", "", chosen) + entryOf("engine: cpu, dtype: [fp16]", "", chosen),
 		head + entryOf("engine: cpu", "", chosen) + entryOf("engine: cuda", "", chosen),
-		head + entryOf("engine: cuda", "roles: {intra: 100, send: 31}", chosen),
+		head + entryOf("engine: cuda", "roles: {intra: 132, send: 31}", chosen),
+		head + entryOf("engine: cuda", "roles: {compute: 128, intra: 32}", chosen),
+		head + entryOf("engine: cuda", "roles: {compute: 132, intra: 132}", chosen),
 		head + entryOf("engine: cuda", "mover: ce, cuda: {cluster: 2, raster_group: 8, row_block: 1024, k_block: 512, split_k: 1}", chosen),
 		head + entryOf("engine: cuda", "roles: {intra: 8, send: 1, compute: 123}", chosen),
 		head + entryOf("engine: cuda", "tile: {m: 64, n: 32, k: 64}, cuda: {split_k: 2}", chosen),
 		head + entryOf("engine: cuda", "tile: {n: 64}", chosen),
 		"sms: 144\n" + head + entryOf("engine: cuda", "roles: {intra: 100, send: 32}", chosen),
+	}
+}
+
+// Without a kernel whose CTAs have more than one role, each CTA has one.
+func TestSplits(t *testing.T) {
+	head := strings.Replace(head, "ag_gemm", "gemm_rs", 1)
+	for roles, want := range map[string]string{
+		"{intra: 100, send: 31}":              "",
+		"{intra: 8, send: 1, compute: 123}":   "",
+		"{intra: 100, send: 30, reduce: 2}":   "a split that leaves no compute CTA: intra 100 + send 30 + reduce 2 on 132 SMs",
+		"{intra: 8, compute: 125}":            "intra 8 + compute 125 is more than the 132 SMs",
+		"{intra: 8, reduce: 1, compute: 124}": "intra 8 + reduce 1 + compute 124 is more than the 132 SMs",
+	} {
+		_, err := parseOperator("gemm_rs", "f.yaml", []byte(head+entryOf("engine: cuda", "roles: "+roles, "how: chosen")))
+		if (err != nil) != (want != "") || err != nil && !strings.HasPrefix(err.Error(), "f.yaml:5:18: entry 1: "+want) {
+			t.Errorf("%s: error %v, want %q", roles, err, want)
+		}
 	}
 }
 

@@ -141,7 +141,7 @@ func (u *use) validate(engine string, l limits, wrong report) {
 		}
 	}
 	if engine == "cuda" {
-		if msg := u.split(l.sms); msg != "" {
+		if msg := u.split(l); msg != "" {
 			wrong("use.roles", "%s", msg)
 		}
 		if l.kind.kernel != nil {
@@ -259,7 +259,10 @@ func (r *roles) others() []namedCount {
 }
 
 // split says what is wrong with the CTAs of the roles on a GPU that holds one for each of its SMs, or "".
-func (u *use) split(sms int) string {
+func (u *use) split(l limits) string {
+	if l.kind.kernel != nil {
+		return u.splitOfKernel(l.sms)
+	}
 	var parts []string
 	others := 0
 	for _, r := range u.Roles.others() {
@@ -269,14 +272,28 @@ func (u *use) split(sms int) string {
 		}
 	}
 	sum := strings.Join(parts, " + ")
-	if others >= sms {
-		return fmt.Sprintf("a split that leaves no compute CTA: %s on %d SMs", sum, sms)
+	if others >= l.sms {
+		return fmt.Sprintf("a split that leaves no compute CTA: %s on %d SMs", sum, l.sms)
 	}
-	if all := others + or0(u.Roles.Compute); all > sms {
+	if all := others + or0(u.Roles.Compute); all > l.sms {
 		if sum != "" {
 			sum += " + "
 		}
-		return fmt.Sprintf("%scompute %d is more than the %d SMs, and a CTA without an SM would never start", sum, or0(u.Roles.Compute), sms)
+		return fmt.Sprintf("%scompute %d is more than the %d SMs, and a CTA without an SM would never start", sum, or0(u.Roles.Compute), l.sms)
+	}
+	return ""
+}
+
+// splitOfKernel is split where a kernel is there: those of its CTAs that push compute, too, and what sends is on the host.
+func (u *use) splitOfKernel(sms int) string {
+	compute, intra := or0(u.Roles.Compute), or0(u.Roles.Intra)
+	switch {
+	case compute > sms:
+		return fmt.Sprintf("compute %d is more than the %d SMs, and a CTA without an SM would never start", compute, sms)
+	case compute > 0 && intra > compute:
+		return fmt.Sprintf("intra %d is more than compute %d, and those that push are some of the CTAs that compute", intra, compute)
+	case intra > sms:
+		return fmt.Sprintf("intra %d is more than the %d SMs, and those that push are some of the CTAs that compute", intra, sms)
 	}
 	return ""
 }
