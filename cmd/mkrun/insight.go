@@ -25,6 +25,7 @@ type insightFlags struct {
 	preflight bool
 	events    string
 
+	eventsOut   bool         // events are what stdout is for, under whatever name
 	closeEvents func() error // of a job that was run
 }
 
@@ -66,13 +67,29 @@ func (v *dryRunValue) Set(s string) error {
 	return nil
 }
 
+// checkEvents finds out whether events go to stdout, and refuses to have anything else between them.
+func (f *insightFlags) checkEvents(stdout, stderr io.Writer) error {
+	if f.events == "" {
+		return nil
+	}
+	to, out, messages := infoAt(f.events), infoOf(stdout), infoOf(stderr)
+	if f.events == "-" {
+		to = out
+	}
+	f.eventsOut = f.events == "-" || mixed(to, out)
+	if mixed(to, messages) && messages.Mode()&os.ModeCharDevice == 0 { // on a terminal people look at both
+		return fmt.Errorf("--events %s and stderr are the same file, and messages would get between the events: send one of them elsewhere", f.events)
+	}
+	return nil
+}
+
 // openEvents opens where events go; the writer is nil where nobody wants them.
 func (f *insightFlags) openEvents(ctx context.Context, stdout io.Writer) (w io.Writer, done func() error, err error) {
 	nothing := func() error { return nil }
 	switch number, isFD := strings.CutPrefix(f.events, "fd:"); {
 	case f.events == "":
 		return nil, nothing, nil
-	case f.events == "-":
+	case f.eventsOut:
 		return stdout, nothing, nil
 	case isFD:
 		n, err := strconv.Atoi(number)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -294,13 +295,16 @@ func (f *launchFlags) job(ctx context.Context) (*launch.Job, error) {
 }
 
 // checkStreams refuses combinations of output flags that cannot be.
-func (f *launchFlags) checkStreams() (stdio.Tag, error) {
+func (f *launchFlags) checkStreams(stdout, stderr io.Writer) (stdio.Tag, error) {
 	tag, err := stdio.ParseTag(f.tag)
 	if err != nil {
 		return "", fmt.Errorf("--tag: %w", err)
 	}
-	if f.json && f.events == "-" {
-		return "", errors.New("--json and --events - exclude each other: both want stdout for themselves")
+	if err := f.checkEvents(stdout, stderr); err != nil {
+		return "", err
+	}
+	if f.json && f.eventsOut {
+		return "", fmt.Errorf("--json and --events %s exclude each other: both want stdout for themselves", f.events)
 	}
 	if f.json && (f.dryRun || f.connect) {
 		return "", errors.New("--json and --dry-run exclude each other: nothing was run that a document could tell about")

@@ -46,7 +46,7 @@ func runJob(cmd *cobra.Command, f *launchFlags, job *launch.Job, tag stdio.Tag) 
 	if err != nil {
 		return nil, err
 	}
-	if f.json || f.events == "-" {
+	if f.json || f.eventsOut {
 		stdout = cmd.ErrOrStderr()
 	}
 	names := make([]string, 0, len(job.Hosts))
@@ -94,7 +94,7 @@ func runJob(cmd *cobra.Command, f *launchFlags, job *launch.Job, tag stdio.Tag) 
 		err = fmt.Errorf("--events: %s", outcome.Lacking)
 	}
 	if err == nil && job.ConnectOnly && outcome.Cause == nil {
-		err = showChecks(cmd.OutOrStdout(), job, outcome.Checks)
+		err = showChecks(f.resultOut(cmd), job, outcome.Checks)
 	}
 	return outcome, err
 }
@@ -112,7 +112,7 @@ func terminalOf(w io.Writer) stdio.Output {
 
 // launchCommand runs the user's own program as ranks.
 func (f *launchFlags) launchCommand(cmd *cobra.Command, argv []string) error {
-	tag, err := f.checkStreams()
+	tag, err := f.checkStreams(cmd.OutOrStdout(), cmd.ErrOrStderr())
 	if err != nil {
 		return &usageError{cmd.CommandPath(), err}
 	}
@@ -207,10 +207,16 @@ func (f *launchFlags) show(cmd *cobra.Command, doc *report.Document) error {
 		return doc.WriteJSON(cmd.OutOrStdout())
 	case doc.TimeMS == nil:
 		return nil
-	case f.events == "-":
-		return doc.WriteTable(cmd.ErrOrStderr())
 	}
-	return doc.WriteTable(cmd.OutOrStdout())
+	return doc.WriteTable(f.resultOut(cmd))
+}
+
+// resultOut is where results go that are for people: stdout, unless that is for events.
+func (f *launchFlags) resultOut(cmd *cobra.Command) io.Writer {
+	if f.eventsOut {
+		return cmd.ErrOrStderr()
+	}
+	return cmd.OutOrStdout()
 }
 
 // endEvents writes the last event of a job that was run, which says how mkrun ends.
