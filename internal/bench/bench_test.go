@@ -87,8 +87,11 @@ func TestVersus(t *testing.T) {
 	if last := d.Rows[3]; last.Ours.Error != "the script did not time it" || last.RatioBest != nil || last.RatioGEMM != nil || !d.Failed() {
 		t.Errorf("a row that the script left out: %+v", last)
 	}
-	if rate := d.Rows[1].TFLOPS; fmt.Sprintf("%.0f", rate) != "752" {
+	if rate := d.Rows[1].TFLOPS; rate == nil || fmt.Sprintf("%.0f", *rate) != "752" {
 		t.Errorf("%v TFLOP/s", rate)
+	}
+	if d.Rows[3].TFLOPS != nil {
+		t.Errorf("%v TFLOP/s of what was not timed", *d.Rows[3].TFLOPS)
 	}
 }
 
@@ -102,6 +105,7 @@ func TestTable(t *testing.T) {
 		"eager: submitted as a caller would",
 		"M, N, K           LAUNCH  PRODUCT  NCCL    ASYNCTP  OURS",
 		"8192, 1024, 8192  1.0000  0.1737   0.4535  0.4571   0.2237 [0.2189 0.2597]  0.493  1.288     0.22 (0.62)     46       614      mover ce\n",
+		"4096, 2048, 4096  1.0000  -        -       -        -                       -      -         - (-)           -        -        ",
 		"16, 4096, 8192, asynctp: out of memory\n",
 		"4096, 2048, 4096, ours: the script did not time it\n",
 	} {
@@ -167,6 +171,9 @@ func TestJSONKeys(t *testing.T) {
 		if _, ok := row[key]; !ok {
 			t.Errorf("key %q of a row is missing", key)
 		}
+	}
+	if ours := row["ours"].(map[string]any); len(ours) != 1 || ours["error"] == nil || row["tflops"] != nil {
+		t.Errorf("ours is %v and tflops %v where there is no time", ours, row["tflops"])
 	}
 }
 
@@ -269,7 +276,7 @@ func TestSessionWithoutBaselines(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if calls != 2 || d.Rows[0].Ours.Error != "rank 1 died" || d.Rows[1].Ours.MS != 2 || d.Rows[1].TFLOPS == 0 || !d.Failed() || d.Rows[1].RatioBest != nil {
+	if calls != 2 || d.Rows[0].Ours.Error != "rank 1 died" || d.Rows[1].Ours.MS != 2 || d.Rows[1].TFLOPS == nil || !d.Failed() || d.Rows[1].RatioBest != nil {
 		t.Errorf("%d launches: %+v", calls, d)
 	}
 	if !strings.HasPrefix(d.Rows[1].Source, "embedded configs/ag_gemm.yaml") || d.Engine != "cpu" {
@@ -290,6 +297,7 @@ func TestSessionRefuses(t *testing.T) {
 	}{
 		"baseline":      {func(s *Session) { s.Versus = []string{"ncll"} }, `did you mean "nccl"`},
 		"loop":          {func(s *Session) { s.Loop = "tight" }, "known: eager, queued"},
+		"loop of one":   {func(s *Session) { s.Loop = LoopQueued }, "--loop queued is how calls are timed beside others: without --vs it means nothing"},
 		"on a CPU":      {func(s *Session) { s.Versus = []string{"nccl"} }, "those run on GPUs, and the engine is cpu"},
 		"shape":         {func(s *Session) { s.Shapes[1] = request.ListedShape{M: 1, N: 1, K: 4} }, "shape 1x1x4: "},
 		"configuration": {func(s *Session) { s.Request.Config = "no/such.yaml" }, "no/such.yaml"},

@@ -44,7 +44,7 @@ type Row struct {
 	Product   *Figure           `json:"product"`
 	Baselines map[string]Figure `json:"baselines"`
 
-	TFLOPS      float64  `json:"tflops"`       // of a rank, Ours
+	TFLOPS      *float64 `json:"tflops"`       // of a rank, Ours
 	Best        string   `json:"best"`         // the fastest baseline
 	RatioBest   *float64 `json:"ratio_best"`   // Ours / Best
 	RatioGEMM   *float64 `json:"ratio_gemm"`   // Ours / Product
@@ -54,7 +54,7 @@ type Row struct {
 
 // Figure is the time of a call: median, and of which 5 and 95 % of calls take less, of the slower rank, in ms.
 type Figure struct {
-	MS     float64 `json:"ms"`
+	MS     float64 `json:"ms,omitempty"`
 	P5     float64 `json:"p5,omitempty"`
 	P95    float64 `json:"p95,omitempty"`
 	HostUS float64 `json:"host_us,omitempty"` // that a call takes the thread that submits it
@@ -77,7 +77,8 @@ func (d *Document) Failed() bool {
 // compare fills in what follows from the times.
 func (r *Row) compare() {
 	if r.Ours.ok() {
-		r.TFLOPS = r.rate(r.Ours)
+		rate := r.rate(r.Ours)
+		r.TFLOPS = &rate
 	}
 	best := Figure{}
 	for name, f := range r.Baselines {

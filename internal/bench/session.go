@@ -89,6 +89,9 @@ func (s *Session) plan() ([]*request.Resolved, *Document, error) {
 	if s.Loop != LoopEager && s.Loop != LoopQueued {
 		return nil, nil, fmt.Errorf("--loop %s is not known; known: %s, %s", s.Loop, LoopEager, LoopQueued)
 	}
+	if s.Loop == LoopQueued && len(s.Versus) == 0 {
+		return nil, nil, fmt.Errorf("--loop %s is how calls are timed beside others: without --vs it means nothing", s.Loop)
+	}
 	var runs []*request.Resolved
 	d := &Document{
 		Schema: Schema, Operator: s.Request.Operator, DType: s.Request.DType, Date: s.Today, Software: "mkrun " + version.Get().BuildID(),

@@ -73,9 +73,17 @@ func (d *Document) row(r *Row) []string {
 			ours += fmt.Sprintf(" [%.4f %.4f]", r.Ours.P5, r.Ours.P95)
 		}
 		cells = append(cells, ours, number("%.3f", r.RatioBest), number("%.3f", r.RatioGEMM),
-			fmt.Sprintf("%s (%s)", number("%.2f", r.Exposed), number("%.2f", r.ExposedBest)), fmt.Sprintf("%.0f", r.Ours.HostUS))
+			fmt.Sprintf("%s (%s)", number("%.2f", r.Exposed), number("%.2f", r.ExposedBest)), number("%.0f", r.hostUS()))
 	}
-	return append(cells, fmt.Sprintf("%.3g", r.TFLOPS), r.Settings)
+	return append(cells, number("%.3g", r.TFLOPS), r.Settings)
+}
+
+// hostUS is what a call takes the thread that submits it; nil where ours could not be timed.
+func (r *Row) hostUS() *float64 {
+	if !r.Ours.ok() {
+		return nil
+	}
+	return &r.Ours.HostUS
 }
 
 func ms(f Figure) string {
