@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mkrun/mkrun/internal/doctor"
 	"github.com/mkrun/mkrun/internal/report"
 	"github.com/mkrun/mkrun/internal/sim"
 	"github.com/mkrun/mkrun/internal/tune"
@@ -43,7 +44,8 @@ func TestKeysAreDocumented(t *testing.T) {
 		{report.Schema, []reflect.Type{reflect.TypeFor[report.Document]()}},
 		{"prediction", []reflect.Type{reflect.TypeFor[sim.Prediction]()}},
 		{Schema, []reflect.Type{reflect.TypeFor[Document]()}},
-		{tune.JournalSchema, []reflect.Type{reflect.TypeFor[tune.Header](), reflect.TypeFor[tune.Time]()}},
+		{tune.JournalSchema, []reflect.Type{reflect.TypeFor[tune.Header](), reflect.TypeFor[tune.Record]()}},
+		{doctor.Schema, []reflect.Type{reflect.TypeFor[doctor.Report]()}},
 	} {
 		if len(sections) <= i || !strings.Contains(sections[i], tt.schema) {
 			t.Fatalf("section %d is not of %s", i+1, tt.schema)
@@ -52,9 +54,13 @@ func TestKeysAreDocumented(t *testing.T) {
 		for _, typ := range tt.types {
 			keys(typ, all)
 		}
-		for key := range all {
-			if len(key) > 1 && !strings.Contains(sections[i], "`"+key+"`") { // m, n, k of shapes need no words
+		for key, optional := range all {
+			switch {
+			case len(key) == 1: // m, n, k of shapes need no words
+			case !strings.Contains(sections[i], "`"+key+"`"):
 				t.Errorf("%s: the key %q is not documented", tt.schema, key)
+			case !optional && strings.Contains(sections[i], "[`"+key+"`]"):
+				t.Errorf("%s: the key %q is documented as left out where it does not apply, and never is", tt.schema, key)
 			}
 		}
 	}

@@ -38,7 +38,10 @@ type Engine struct {
 	Why   string `json:"why,omitempty"` // codes of the findings that stand in the way
 }
 
-// Report is the whole result. Its JSON form has the schema mkrun.doctor/1.
+// Schema names the layout of Report as JSON. Keys are only ever added under the same name.
+const Schema = "mkrun.doctor/1"
+
+// Report is the whole result.
 type Report struct {
 	Schema   string    `json:"schema"`
 	Status   Severity  `json:"status"` // the worst of the findings
@@ -77,7 +80,7 @@ func Look(ctx context.Context) *Report { return look(ctx, thisHost()) }
 
 func look(ctx context.Context, h host) *Report {
 	r := &Report{
-		Schema: "mkrun.doctor/1",
+		Schema: Schema,
 		Status: OK,
 		Build:  version.Get().BuildID(),
 		GPUs:   []GPU{},

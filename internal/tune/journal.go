@@ -31,8 +31,8 @@ type Header struct {
 	Seed     uint64 `json:"seed"`
 }
 
-// record is one measurement: settings of a shape that were timed next to each other.
-type record struct {
+// Record is one measurement: settings of a shape that were timed next to each other.
+type Record struct {
 	Shape    string            `json:"shape"`
 	Calls    int               `json:"calls"`
 	Check    bool              `json:"check,omitempty"` // not timed, but compared with a reference
@@ -41,7 +41,7 @@ type record struct {
 	Date     string            `json:"date"` // when
 }
 
-func (r record) key() (string, error) {
+func (r Record) key() (string, error) {
 	r.Times, r.Date = nil, ""
 	b, err := json.Marshal(r)
 	return string(b), err
@@ -56,7 +56,7 @@ type Journal struct {
 	Found int    // that were there already
 
 	file  *os.File
-	known map[string]record
+	known map[string]Record
 }
 
 // OpenJournal opens a results file, or makes one. One that holds times of something else is refused. A last line that
@@ -67,7 +67,7 @@ func OpenJournal(name string, h Header) (*Journal, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening the results file: %w", err)
 	}
-	j := &Journal{file: f, known: make(map[string]record)}
+	j := &Journal{file: f, known: make(map[string]Record)}
 	if err := regular(name); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
@@ -162,7 +162,7 @@ func sameHeader(name string, line, wanted []byte) error {
 }
 
 func (j *Journal) add(line []byte) error {
-	var r record
+	var r Record
 	d := json.NewDecoder(bytes.NewReader(line))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&r); err != nil {
@@ -193,7 +193,7 @@ func (j *Journal) write(line []byte) error {
 // Check wraps a checking function for a shape: what the file holds is not checked again.
 func (j *Journal) Check(shape string, check func(context.Context, config.Settings) error) func(context.Context, config.Settings) error {
 	return func(ctx context.Context, s config.Settings) error {
-		times, err := j.once(record{Shape: shape, Check: true, Settings: []config.Settings{s}}, func() ([]Time, error) {
+		times, err := j.once(Record{Shape: shape, Check: true, Settings: []config.Settings{s}}, func() ([]Time, error) {
 			err := check(ctx, s)
 			var wrong *WrongError
 			if errors.As(err, &wrong) {
@@ -211,12 +211,12 @@ func (j *Journal) Check(shape string, check func(context.Context, config.Setting
 // Measure wraps a measuring function for a shape: what the file holds is not measured again.
 func (j *Journal) Measure(shape string, measure Measure) Measure {
 	return func(ctx context.Context, settings []config.Settings, calls int) ([]Time, error) {
-		return j.once(record{Shape: shape, Calls: calls, Settings: settings}, func() ([]Time, error) { return measure(ctx, settings, calls) })
+		return j.once(Record{Shape: shape, Calls: calls, Settings: settings}, func() ([]Time, error) { return measure(ctx, settings, calls) })
 	}
 }
 
 // once is what the file says of a record, or what the function says, which is then added.
-func (j *Journal) once(r record, measure func() ([]Time, error)) ([]Time, error) {
+func (j *Journal) once(r Record, measure func() ([]Time, error)) ([]Time, error) {
 	key, err := r.key()
 	if err != nil {
 		return nil, fmt.Errorf("encoding a measurement: %w", err)

@@ -11,7 +11,7 @@ import (
 
 // Time is what was measured of some settings.
 type Time struct {
-	MS     float64 `json:"ms"`              // median of a call
+	MS     float64 `json:"ms,omitempty"`    // median of a call
 	Failed string  `json:"error,omitempty"` // why nothing was measured
 }
 

@@ -246,7 +246,7 @@ func (in *instance) openNet(mine *endpoint, heapFile *os.File) (err error) {
 // Network implements engine.Networked.
 func (in *instance) Network() (name, why string) {
 	if in.cfg.Plan.World.Nodes() == 1 {
-		return "none", "one node"
+		return "none", ""
 	}
 	if in.fabric != nil {
 		return in.chosen.backend, in.chosen.why + "; " + in.fabric.text

@@ -216,7 +216,7 @@ func emulated(backend string) bool { return backend == "" || backend == "auto" |
 // Network implements engine.Networked.
 func (in *instance) Network() (name, why string) {
 	if in.cfg.Plan.World.Nodes() == 1 {
-		return "none", "one node"
+		return "none", ""
 	}
 	if name = in.cfg.Net.Backend; emulated(name) {
 		name = NetEmu
