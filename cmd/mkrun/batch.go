@@ -63,6 +63,9 @@ func (f *batchFlags) request(ctx context.Context, operatorName string) (request.
 	if join := f.launch.hosts.join; join.file != "" || join.at != "" {
 		return request.Request{}, errors.New("--join is for one job, and many are launched here: run this once, with -H or --batch")
 	}
+	if f.launch.timeout < 0 {
+		return request.Request{}, fmt.Errorf("--job-timeout %v is negative", f.launch.timeout)
+	}
 	job, err := f.launch.job(ctx)
 	if err != nil {
 		return request.Request{}, err

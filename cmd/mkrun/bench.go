@@ -74,6 +74,9 @@ func (f *benchFlags) bench(cmd *cobra.Command, operatorName string) error {
 	if err != nil {
 		return err
 	}
+	if f.svg != "" && mixed(infoAt(f.svg), infoOf(cmd.OutOrStdout())) {
+		return &usageError{cmd.CommandPath(), fmt.Errorf("--svg %s is stdout, which the result goes to: name another file", f.svg)}
+	}
 	if err := writable(f.svg); err != nil {
 		return &usageError{cmd.CommandPath(), fmt.Errorf("--svg: %w", err)}
 	}

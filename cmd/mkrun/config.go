@@ -44,13 +44,16 @@ func newConfigCheck() *cobra.Command {
 		Long: `Reads each file as a launch would: unknown keys, ranges without a value, splits that leave no compute worker,
 entries that cannot be told apart. Every mistake is told with its line and column. Exit status 2 if there is one.`,
 		RunE: func(cmd *cobra.Command, names []string) error {
-			files, err := readFiles(names)
+			files, mistakes, err := readFiles(names)
 			if err != nil {
 				return &usageError{cmd.CommandPath(), err}
 			}
 			bad := false
-			for _, f := range files {
-				holds, err := config.CheckFile(f.Name, f.Data)
+			for i, f := range files {
+				holds, err := "", mistakes[i]
+				if err == nil {
+					holds, err = config.CheckFile(f.Name, f.Data)
+				}
 				if err != nil {
 					bad = true
 					fmt.Fprintln(cmd.ErrOrStderr(), err)
@@ -68,20 +71,17 @@ entries that cannot be told apart. Every mistake is told with its line and colum
 	}
 }
 
-// readFiles reads the named files, or those built in if none is named.
-func readFiles(names []string) ([]config.File, error) {
+// readFiles reads the named files, or those built in if none is named. The mistakes are, by file, why it cannot be read.
+func readFiles(names []string) (files []config.File, mistakes []error, err error) {
 	if len(names) == 0 {
-		return config.BuiltIn()
+		files, err = config.BuiltIn()
+		return files, make([]error, len(files)), err
 	}
-	var files []config.File
 	for _, name := range names {
 		file, err := config.ReadFile(name)
-		if err != nil {
-			return nil, err
-		}
-		files = append(files, file)
+		files, mistakes = append(files, file), append(mistakes, err)
 	}
-	return files, nil
+	return files, mistakes, nil
 }
 
 func newConfigSchema() *cobra.Command {
@@ -156,7 +156,7 @@ func notConfigured(args []string) error {
 
 // show looks the request up and writes what was found.
 func (f *showFlags) show(w io.Writer, req request.Request) error {
-	world, err := f.world.world()
+	world, err := f.world.world("")
 	if err != nil {
 		return err
 	}

@@ -140,13 +140,19 @@ func (f *hostFlags) place(ctx context.Context, world *worldFlags, job *launch.Jo
 	if err := f.network(job); err != nil {
 		return err
 	}
+	if f.head != "here" && f.head != "first" {
+		return fmt.Errorf("--head %q: known are here and first", f.head)
+	}
 	pretend := pool == nil
 	if pretend {
 		f.tellUnused()
 		if f.include != "" || f.exclude != "" {
 			return errors.New("--include and --exclude choose among hosts named with -H or --hostfile")
 		}
-		w, err := world.world()
+		if f.head == "first" {
+			return errors.New("--head first is for hosts named with -H or --hostfile, and reached over ssh")
+		}
+		w, err := world.world(" on one host")
 		if err != nil {
 			return err
 		}
@@ -246,14 +252,9 @@ func (f *hostFlags) network(job *launch.Job) (err error) {
 
 // placeHead says where the head runs.
 func (f *hostFlags) placeHead(reach launch.Reach, job *launch.Job) error {
-	switch f.head {
-	case "here":
-		return nil
-	case "first":
-	default:
-		return fmt.Errorf("--head %q: known are here and first", f.head)
-	}
 	switch {
+	case f.head != "first":
+		return nil
 	case reach != launch.ReachAuto && reach != launch.ReachSSH:
 		return fmt.Errorf("--head first is for hosts reached over ssh, not by --agent %s", reach)
 	case job.Hosts[0].By != launch.ReachSSH:

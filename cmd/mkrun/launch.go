@@ -83,7 +83,8 @@ func (f *worldFlags) add(cmd *cobra.Command) {
 // maxRanks keeps a typing error from asking for a million processes.
 const maxRanks = 4096
 
-func (f *worldFlags) world() (plan.World, error) {
+// world is what the flags say; where is on what the ranks are, if they are to be anywhere.
+func (f *worldFlags) world(where string) (plan.World, error) {
 	if f.nodes < 1 {
 		return plan.World{}, fmt.Errorf("--nodes %d: at least one node is needed", f.nodes)
 	}
@@ -100,7 +101,7 @@ func (f *worldFlags) world() (plan.World, error) {
 		}
 		w.PPN = append(w.PPN, n)
 		if n > maxRanks || w.Size() > maxRanks {
-			return plan.World{}, fmt.Errorf("--nodes %d --ppn %s: more than %d ranks on one host", f.nodes, f.ppn, maxRanks)
+			return plan.World{}, fmt.Errorf("--nodes %d --ppn %s: more than %d ranks%s", f.nodes, f.ppn, maxRanks, where)
 		}
 	}
 	return w, nil

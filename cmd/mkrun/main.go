@@ -37,13 +37,13 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		return int(status)
 	}
 	fmt.Fprintf(stderr, "mkrun: %v\n", err)
-	var usage *usageError
-	if errors.As(err, &usage) {
-		fmt.Fprintf(stderr, "Run '%s --help' for usage.\n", usage.command)
-	}
 	var output *fs.PathError
 	if errors.As(err, &output) && output.Op == "write" {
 		return stdio.StatusLauncher // what was asked for was done, but could not be said
+	}
+	var usage *usageError
+	if errors.As(err, &usage) {
+		fmt.Fprintf(stderr, "Run '%s --help' for usage.\n", usage.command)
 	}
 	return exitUsage
 }

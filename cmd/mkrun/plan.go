@@ -47,7 +47,10 @@ How long it would take is predicted by simulating it on hardware that is describ
 				if err := op.refuseZero(cmd); err != nil {
 					return err
 				}
-				w, err := world.world()
+				if predict.svg != "" && asJSON && mixed(infoAt(predict.svg), infoOf(cmd.OutOrStdout())) {
+					return &usageError{cmd.CommandPath(), fmt.Errorf("--json and --svg %s exclude each other: both want stdout for themselves", predict.svg)}
+				}
+				w, err := world.world("")
 				if err != nil {
 					return &usageError{cmd.CommandPath(), err}
 				}
@@ -64,7 +67,7 @@ How long it would take is predicted by simulating it on hardware that is describ
 					return &usageError{cmd.CommandPath(), err}
 				}
 				if err := writeRanks(binary, resolved.Plan); err != nil {
-					return err
+					return &usageError{cmd.CommandPath(), fmt.Errorf("--binary: %w", err)}
 				}
 				if asJSON {
 					return resolved.Plan.Dump(cmd.OutOrStdout(), predicted)
@@ -138,7 +141,7 @@ func (f *prediction) run(r *request.Resolved) (*sim.Prediction, error) {
 	}
 	if f.svg != "" {
 		if err := writeFile(f.svg, func(w io.Writer) error { return result.WriteSVG(w, r.Plan, r.Run.DType.String()) }); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("--svg: %w", err)
 		}
 	}
 	return result.Prediction(), nil

@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/mkrun/mkrun/internal/suggest"
 	"github.com/mkrun/mkrun/internal/version"
@@ -29,42 +28,45 @@ Without a GPU the CPU engine runs the same verified plans.`,
 		Version:       version.Get().String(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return nil
-			}
-			var names []string
-			for _, c := range cmd.Commands() {
-				if c.IsAvailableCommand() {
-					names = append(names, c.Name())
-				}
-			}
-			return &usageError{cmd.CommandPath(), fmt.Errorf("unknown command %q%s", args[0], suggest.DidYouMean(args[0], names))}
-		},
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Args:          unknownWord,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.PersistentPreRunE = noEmptyFlags
+	root.PersistentPreRunE = checkFlags
 	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(newLaunch(), newPlan(), newConfig(), newTune(), newBench(), newDoctor(), newTopo(), newAgent(), newVersion())
 	root.InitDefaultCompletionCmd()
+	root.InitDefaultHelpCmd()
+	for _, c := range root.Commands() {
+		switch c.Name() {
+		case "completion": // cobra shows its help for any word
+			c.Args = unknownWord
+			c.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+		case "help": // and says of a topic that it knows none, with status 0
+			c.Args = func(cmd *cobra.Command, args []string) error {
+				if of, rest, err := root.Find(args); err == nil {
+					return unknownWord(of, rest)
+				}
+				return unknownWord(root, args)
+			}
+		}
+	}
+	decimalFlags(root)
 	return root
 }
 
-// noEmptyFlags refuses flags without a value. As a rule a variable in a script was not set: what it was to name (the hosts,
-// say) would silently be something else.
-func noEmptyFlags(cmd *cobra.Command, _ []string) error {
-	var err error
-	cmd.Flags().Visit(func(f *pflag.Flag) {
-		if value := f.Value.String(); value == "" || value == "[]" {
-			name := "--" + f.Name
-			if f.Shorthand != "" {
-				name = "-" + f.Shorthand + " (" + name + ")"
-			}
-			err = &usageError{cmd.CommandPath(), fmt.Errorf("%s has an empty value; name something, or leave it out", name)}
+// unknownWord refuses a word behind a command that is none of its commands.
+func unknownWord(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	var names []string
+	for _, c := range cmd.Commands() {
+		if c.IsAvailableCommand() {
+			names = append(names, c.Name())
 		}
-	})
-	return err
+	}
+	return &usageError{cmd.CommandPath(), fmt.Errorf("unknown command %q%s", args[0], suggest.DidYouMean(args[0], names))}
 }
 
 // flagError adds what a mistyped flag may have meant.

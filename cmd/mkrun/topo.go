@@ -96,7 +96,7 @@ answer; 2 bad command line.`,
 
 	fs.BoolVar(&f.json, "json", false, "one JSON document (schema "+topology.Schema+"), short for --format json")
 	fs.StringVar(&f.format, "format", "text", strings.Join(topoFormats, ", "))
-	fs.StringVarP(&f.output, "output", "o", "", "write to this file instead of stdout")
+	fs.StringVarP(&f.output, "output", "o", "", "write to this file instead of stdout (- is stdout)")
 	fs.BoolVar(&f.tree, "tree", false, "draw the tree, short for --format tree")
 	fs.BoolVar(&f.ascii, "ascii", false, "no characters beyond ASCII")
 	fs.StringVar(&f.color, "color", "auto", "auto (on a terminal), always or never")
@@ -198,7 +198,7 @@ func (f *topoFlags) run(cmd *cobra.Command) error {
 // deliver writes the view to where it was asked for. A file is only touched once all of it is there: a view that cannot be
 // made costs nobody the one of before.
 func (f *topoFlags) deliver(cmd *cobra.Command, evals []*topology.Eval, findings []topology.Finding) error {
-	if f.output == "" {
+	if f.output == "" || f.output == "-" {
 		err := f.write(cmd, cmd.OutOrStdout(), evals, findings)
 		var broken *fs.PathError
 		if errors.As(err, &broken) && broken.Op == "write" {

@@ -53,12 +53,25 @@ func (d *document) value(path string, node ast.Node, v reflect.Value) bool {
 		}
 		return true
 	default:
+		if octal(node) {
+			d.mistake(path, "%s begins with a zero, which YAML reads as octal: leave the zero out", node.GetToken().Value)
+			return false
+		}
 		if scalar(node, v) {
 			return true
 		}
 	}
 	d.mistake(path, "want %s, found %s", kindName(v.Type()), describe(node))
 	return false
+}
+
+// octal reports whether a number is written so that people and YAML read it differently: 065 is 53.
+func octal(node ast.Node) bool {
+	if _, ok := node.(*ast.IntegerNode); !ok {
+		return false
+	}
+	text := strings.TrimLeft(node.GetToken().Value, "+-")
+	return len(text) > 1 && text[0] == '0' && (text[1] == '_' || text[1] >= '0' && text[1] <= '9')
 }
 
 // scalar writes a text or a number into v and reports whether it is one of its kind.

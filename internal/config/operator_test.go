@@ -178,6 +178,8 @@ func operatorMistakes() []badFile {
 		{"more than the SMs", head + entryOf(cuda, "roles: {intra: 8, compute: 133}", chosen), "f.yaml:5:18: entry 1: compute 133 is more than the 132 SMs"},
 		{"absurd SMs", "sms: 1\n" + head, "f.yaml:1:6: sms is 1"},
 		{"absurd", head + entryOf("engine: cpu", "chunks: 99999999", chosen), "f.yaml:5:19: entry 1: chunks is 99999999, want at most 64"},
+		{"octal", head + entryOf("engine: cpu", "chunks: 065", chosen), "f.yaml:5:19: 065 begins with a zero, which YAML reads as octal: leave the zero out\n"},
+		{"octal of two digits", head + entryOf("engine: cpu, m: {min: 01}", "", chosen), "f.yaml:4:35: 01 begins with a zero"},
 		{"too many chunks", head + entryOf("engine: cpu", "chunks: 65", chosen), "f.yaml:5:19: entry 1: chunks is 65, want at most 64"},
 		{"too many workers", head + entryOf("engine: cpu", "roles: {intra: 4097}", chosen), "f.yaml:5:26: entry 1: roles.intra is 4097, want at most 4096"},
 		{"a tile of other rows", head + entryOf(cuda, "tile: {m: 64}", chosen), "f.yaml:5:21: entry 1: tile m is 64; the kernels of ag_gemm are built for 128"},

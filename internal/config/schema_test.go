@@ -329,7 +329,7 @@ func TestSchemaAndLoaderAgree(t *testing.T) {
 		texts[fmt.Sprintf("sound %d", i)] = text
 	}
 	beyondSchema := []string{"other operator", "empty range", "doubled entry", "overlap", "overlap of other conditions", "overlap on a list",
-		"not square", "half a tile", "no calendar", "huge number", "huge end of a range", "fraction", "same name", "anchor", "tag", "row block", "K block", "a split of wide tiles", "a split of a cluster", "a cluster of narrow tiles", "more that push than CTAs", "more that push than SMs", "more than the SMs"}
+		"not square", "half a tile", "no calendar", "huge number", "octal", "octal of two digits", "huge end of a range", "fraction", "same name", "anchor", "tag", "row block", "K block", "a split of wide tiles", "a split of a cluster", "a cluster of narrow tiles", "more that push than CTAs", "more that push than SMs", "more than the SMs"}
 	for name, text := range texts {
 		_, loader := parseOperator("ag_gemm", "f.yaml", []byte(text))
 		v, ok := asJSON(t, text)

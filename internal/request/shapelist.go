@@ -112,7 +112,11 @@ func readShapes(name string) ([]ListedShape, error) {
 	var list []ListedShape
 	lines := bufio.NewScanner(f)
 	for n := 1; lines.Scan() && n <= 10*maxShapes; n++ {
-		text, _, _ := strings.Cut(lines.Text(), "#")
+		line := lines.Text()
+		if n == 1 {
+			line = strings.TrimPrefix(line, "\ufeff") // editors put it there
+		}
+		text, _, _ := strings.Cut(line, "#")
 		for _, word := range strings.Fields(text) {
 			s, err := ParseShape(word)
 			if err != nil {

@@ -12,7 +12,7 @@ import (
 
 func TestParseShapes(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "shapes")
-	if err := os.WriteFile(file, []byte("# two\n8x16x24 32,8,16 # in a line\n\nllama3-8b/mlp-up/tp4@128\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("\xef\xbb\xbf8x16x24 32,8,16 # in a line\n# and\n\nllama3-8b/mlp-up/tp4@128\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	list, err := ParseShapes([]string{"1x2x3", file, "llama3-8b/mlp-up/tp4@1"})
