@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"text/tabwriter"
 
@@ -37,7 +38,7 @@ func dryRun(ctx context.Context, w io.Writer, job *launch.Job) error {
 		fmt.Fprintln(tw, n)
 	}
 	fmt.Fprintln(tw, "\nENVIRONMENT\tOF RANK 0\tMEANING")
-	for _, v := range job.RankVariables(0, launch.Attempt{}) {
+	for _, v := range append(job.SharedVariables(0, os.Environ()), job.RankVariables(0, launch.Attempt{})...) {
 		if v.Name == "MASTER_PORT" {
 			v.Value = "(chosen at start)"
 		}

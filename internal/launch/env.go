@@ -107,6 +107,27 @@ func (j *Job) ownEnv(rank int, attempt Attempt) []string {
 	return env
 }
 
+// SharedVariables are those that all ranks of a node have and this environment has not: yours, and defaults.
+func (j *Job) SharedVariables(node int, environ []string) []Variable {
+	var list []Variable
+	for _, kv := range j.Env {
+		if !slices.Contains(environ, kv) {
+			name, value, _ := strings.Cut(kv, "=")
+			list = append(list, Variable{name, value, "yours: -x or --env-file"})
+		}
+	}
+	defaults := withDefaults(j.Env, j.envDefaults(node))[len(j.Env):]
+	for _, kv := range defaults {
+		name, value, _ := strings.Cut(kv, "=")
+		meaning := "with several ranks on a node"
+		if j.Hosts[node].remote() {
+			meaning += ", unless it is set there"
+		}
+		list = append(list, Variable{name, value, meaning})
+	}
+	return list
+}
+
 // envDefaults are set where neither the user nor a rank's host says otherwise. Like torchrun's: several ranks on a node
 // with a thread for each of its CPUs would get in each other's way.
 func (j *Job) envDefaults(node int) []string {

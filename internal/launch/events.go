@@ -211,19 +211,20 @@ func (l *eventLog) settle(write func(patience time.Duration) error) error {
 // end writes the last event, for a status that mkrun ends with and the failure that it is of, if it is of one. The error is why
 // it could not be written; after one that was known before, there is no other.
 func (l *eventLog) end(status int, failure *report.Failure) error {
-	if l == nil {
-		return nil
-	}
-	l.mu.Lock()
-	known := l.err
-	l.mu.Unlock()
-	if known != nil {
+	if l == nil || l.lacks() {
 		return nil
 	}
 	e := failureEvent("job_end", failure)
 	e.ExitStatus = &status
 	l.write(e)
 	return l.close()
+}
+
+// lacks reports whether some event could not be written.
+func (l *eventLog) lacks() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err != nil
 }
 
 // End writes the last event: how mkrun ends, once all else was said and written. Without events it does nothing.
