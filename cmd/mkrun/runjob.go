@@ -149,7 +149,7 @@ func (f *launchFlags) conclude(cmd *cobra.Command, doc *report.Document, outcome
 	switch {
 	case err != nil:
 		doc.Status = report.Error
-		doc.Failure = &report.Failure{Kind: "launcher", Node: -1, Rank: -1, Reason: err.Error(), ExitStatus: stdio.StatusLauncher}
+		doc.Failure = launch.LauncherFailure(err)
 		tell(cmd.ErrOrStderr(), outcome, fmt.Sprintf("mkrun: %v\n", err))
 		status = stdio.StatusLauncher
 	case outcome.Cause != nil:
@@ -188,7 +188,7 @@ func (f *launchFlags) conclude(cmd *cobra.Command, doc *report.Document, outcome
 	if err := f.show(cmd, doc); err != nil {
 		tell(cmd.ErrOrStderr(), outcome, fmt.Sprintf("mkrun: %v\n", err))
 		status = stdio.StatusLauncher
-		failure = &report.Failure{Kind: "launcher", Node: -1, Rank: -1, Reason: err.Error()}
+		failure = launch.LauncherFailure(err)
 	}
 	if err := f.endEvents(outcome, status, failure); err != nil {
 		tell(cmd.ErrOrStderr(), outcome, fmt.Sprintf("mkrun: --events: %v\n", err))

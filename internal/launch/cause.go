@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"syscall"
@@ -50,6 +51,24 @@ func exitCause(e *pb.RankExited, node int, host string) *pb.Cause {
 		return nil
 	}
 	return c
+}
+
+// nodeError is why a node keeps a job from being begun; its text names the node.
+type nodeError struct {
+	node int
+	host string
+	error
+}
+
+func (e *nodeError) Unwrap() error { return e.error }
+
+// LauncherFailure is the failure of a launcher that could not do its work, or say what came of it.
+func LauncherFailure(err error) *report.Failure {
+	f := &report.Failure{Kind: causeKind(pb.Cause_LAUNCHER), Node: -1, Rank: -1, Reason: err.Error(), ExitStatus: stdio.StatusLauncher}
+	if at := (*nodeError)(nil); errors.As(err, &at) {
+		f.Node, f.Host = at.node, at.host
+	}
+	return f
 }
 
 // Failure is the cause as the result document shows it.

@@ -26,7 +26,7 @@ func runThroughFirst(ctx context.Context, job *Job, opts Options) (*Outcome, err
 	outcome, err := startThroughFirst(ctx, job, opts, events)
 	_ = opts.Output.end(ending{must: true}) // where it has not ended yet
 	if err != nil {
-		_ = events.end(stdio.StatusLauncher, Failure(noPlace(pb.Cause_LAUNCHER, err.Error(), stdio.StatusLauncher)))
+		_ = events.end(stdio.StatusLauncher, LauncherFailure(err))
 		return nil, err
 	}
 	outcome.keep(events)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 
@@ -95,7 +96,7 @@ func Run(ctx context.Context, job *Job, opts Options) (*Outcome, error) {
 		if opts.stays {
 			_ = events.close()
 		} else {
-			_ = events.end(stdio.StatusLauncher, Failure(noPlace(pb.Cause_LAUNCHER, err.Error(), stdio.StatusLauncher)))
+			_ = events.end(stdio.StatusLauncher, LauncherFailure(err))
 		}
 		_ = opts.Output.end(ending{must: true})
 		return nil, err
@@ -110,8 +111,12 @@ func (o *Options) newEvents(job *Job) *eventLog {
 
 // run runs a job until nothing of it is left.
 func run(ctx context.Context, job *Job, opts Options, events *eventLog) (*launcher, error) {
-	if err := job.checkHere(); err != nil {
+	if err := job.checkOpenFiles(); err != nil {
 		return nil, err
+	}
+	if err := job.checkHere(); err != nil { // of the first node that is here
+		node := slices.IndexFunc(job.Hosts, func(h Host) bool { return !h.remote() })
+		return nil, &nodeError{node, job.Hosts[node].Name, err}
 	}
 	// An agent that is killed leaves its keeper to this process.
 	if err := keeper.BecomeSubreaper(); err != nil {
