@@ -131,7 +131,7 @@ func (f *operatorFlags) refuseZero(cmd *cobra.Command) error {
 // addRun adds what says how the operator is run.
 func (f *operatorFlags) addRun(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	fs.IntVar(&f.req.Tile, "tile", 0, "rows and columns of C a worker computes at once; on GPUs columns: 128 or 256, or 32 or 64 where no rank has more than 64 rows (0: as configured)")
+	fs.IntVar(&f.req.Tile, "tile", 0, "rows and columns of C a worker computes at once; on GPUs columns: 64, 128 or 256, or 32 where no rank has more than 64 rows (0: as configured)")
 	fs.IntVar(&f.req.Workers[plan.RoleCompute], "compute-workers", 0, "workers that compute, per rank: goroutines, or CTAs on a GPU (0: as configured)")
 	fs.IntVar(&f.req.Workers[plan.RoleIntra], "intra-workers", 0, "workers that copy inside the node, per rank (0: as configured)")
 	fs.IntVar(&f.req.Workers[plan.RoleSend], "send-workers", 0, "workers that send to other nodes, per rank (0: as configured)")
