@@ -23,6 +23,7 @@ import (
 // batchFlags are the flags of commands that launch an operator many times: tune and bench.
 type batchFlags struct {
 	launch launchFlags
+	net    netFlags
 	shapes []string
 	dtype  string
 }
@@ -41,6 +42,7 @@ func (f *batchFlags) add(cmd *cobra.Command, calls int) {
 	fs.DurationVar(&f.launch.timeout, "job-timeout", 10*time.Minute, "end a job that takes longer")
 	fs.StringSliceVar(&f.shapes, "shapes", nil, "MxNxK, LAYER@TOKENS as in llama3-8b/mlp-up/tp4@128, or a file with one in each line; several with commas")
 	fs.StringVar(&f.dtype, "dtype", "bf16", "element type: bf16 or fp16")
+	f.net.add(cmd, fs)
 	_ = cmd.RegisterFlagCompletionFunc("engine", cobra.FixedCompletions([]string{"auto", "cpu", "cuda"}, cobra.ShellCompDirectiveNoFileComp))
 	f.launch.json = true // nothing on stdout
 }
@@ -51,10 +53,15 @@ func (f *batchFlags) work(cmd *cobra.Command, operatorName string) ([]request.Li
 	if err != nil {
 		return nil, request.Request{}, &usageError{cmd.CommandPath(), fmt.Errorf("--shapes: %w", err)}
 	}
+	net, err := f.net.take(cmd, f.launch.run.seed)
+	if err != nil {
+		return nil, request.Request{}, err
+	}
 	req, err := f.request(cmd.Context(), operatorName)
 	if err != nil {
 		return nil, request.Request{}, &usageError{cmd.CommandPath(), err}
 	}
+	req.Net, req.WaitTimeout = net, f.net.wait
 	return shapes, req, nil
 }
 
@@ -76,12 +83,9 @@ func (f *batchFlags) request(ctx context.Context, operatorName string) (request.
 	return request.Request{
 		GPUs: gpusOf(job), Remote: job.Remote(), CUDA: engine.CUDA{ShareGPUs: f.launch.run.shareGPUs},
 		Operator: operatorName, World: job.World, DType: f.dtype, Engine: f.launch.run.engine,
-		Iters: f.launch.run.iters, Warmup: f.launch.run.warmup, Seed: f.launch.run.seed, WaitTimeout: waitTimeout,
+		Iters: f.launch.run.iters, Warmup: f.launch.run.warmup, Seed: f.launch.run.seed,
 	}, nil
 }
-
-// waitTimeout bounds every wait of a rank for a flag or a peer.
-const waitTimeout = 20 * time.Second
 
 // userSignal is why a context ended: the user's signal.
 type userSignal syscall.Signal

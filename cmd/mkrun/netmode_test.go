@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/mkrun/mkrun/internal/engine"
 )
@@ -39,11 +40,33 @@ func TestNetMode(t *testing.T) {
 }
 
 func netOf(args string) (engine.Net, error) {
-	op, cmd := &operatorFlags{def: operators[0]}, &cobra.Command{}
-	op.addRun(cmd)
+	var flags netFlags
+	cmd := &cobra.Command{}
+	flags.add(cmd, cmd.Flags())
 	if err := cmd.ParseFlags(strings.Fields(args)); err != nil {
 		return engine.Net{}, err
 	}
-	err := op.takeMode(cmd)
-	return op.req.Net, err
+	return flags.take(cmd, 0)
+}
+
+// What a launch can be told about the network, commands that launch many times can be told too.
+func TestNetworkFlagsOfAllCommands(t *testing.T) {
+	launched, _, err := newRoot().Find([]string{"launch", "ag_gemm"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"bench", "tune"} {
+		cmd, _, err := newRoot().Find([]string{name, "ag_gemm"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		launched.Flags().VisitAll(func(flag *pflag.Flag) {
+			if flag.Name != "wait-timeout" && flag.Name != "net" && !strings.HasPrefix(flag.Name, "net-") {
+				return
+			}
+			if other := cmd.InheritedFlags().Lookup(flag.Name); other == nil || other.Usage != flag.Usage || other.DefValue != flag.DefValue {
+				t.Errorf("%s has no --%s like that of launch: %+v", name, flag.Name, other)
+			}
+		})
+	}
 }

@@ -4,17 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/mkrun/mkrun/internal/config"
 	"github.com/mkrun/mkrun/internal/launch"
-	"github.com/mkrun/mkrun/internal/mknet"
 	"github.com/mkrun/mkrun/internal/operator"
 	"github.com/mkrun/mkrun/internal/plan"
 	"github.com/mkrun/mkrun/internal/report"
@@ -80,10 +77,9 @@ results: up to which size is configured for each world.`,
 
 // operatorFlags are the flags of one operator.
 type operatorFlags struct {
-	def     operatorDef
-	req     request.Request
-	netGID  int    // index; -1: chosen
-	netMode string // of mknet.Links; "": none
+	def operatorDef
+	req request.Request
+	net netFlags
 }
 
 // addShape adds what says how large the operator is and which settings it gets.
@@ -140,60 +136,8 @@ func (f *operatorFlags) addRun(cmd *cobra.Command) {
 	}
 	fs.StringVar(&f.req.CUDA.Mover, "mover", "", "who moves bytes between GPUs of a node: sm or ce (copy engine); default: as configured")
 	_ = cmd.RegisterFlagCompletionFunc("mover", cobra.FixedCompletions([]string{"sm", "ce"}, cobra.ShellCompDirectiveNoFileComp))
-	fs.StringVar(&f.req.Net.Backend, "net", operator.NetAuto, "what carries bytes between nodes: efa (AWS EFA), ibverbs (RDMA NICs), ofi (a provider of libfabric), emu (a software NIC, on one host), tcp, or auto: the first that all ranks have")
-	_ = cmd.RegisterFlagCompletionFunc("net", cobra.FixedCompletions(operator.Nets[1:], cobra.ShellCompDirectiveNoFileComp))
-	fs.StringVar(&f.req.Net.Devices, "net-devices", "", "NICs of every rank in rail order, as in mlx5_0,mlx5_1:2 (default: those nearest to the rank's GPU or CPUs)")
-	fs.StringVar(&f.req.Net.Provider, "net-provider", "", "ofi: provider of libfabric, as in efa or tcp (default: the first that has NICs, else tcp)")
-	fs.IntVar(&f.netGID, "net-gid", -1, "index in the GID table of RoCE NICs (default: chosen by type and address)")
-	rdma := &f.req.Net.RDMA
-	fs.IntVar(&rdma.QueuePairs, "net-qps", 0, "queue pairs per peer and NIC, at most 8 (0: one)")
-	fs.IntVar(&rdma.MTU, "net-mtu", 0, "largest path MTU of RDMA NICs in bytes: 256, 512, 1024, 2048 or 4096 (0: what both ports have)")
-	fs.IntVar(&rdma.TrafficClass, "net-traffic-class", 0, "traffic class of RoCE packets, 0 to 255: that of the fabric's lossless queue")
-	fs.IntVar(&rdma.ServiceLevel, "net-service-level", 0, "service level of RDMA packets, 0 to 15")
-	fs.DurationVar(&rdma.DeadPeer, "net-dead-peer", 0, "a peer whose NIC does not answer for so long is gone (0: 7.5s; devices may take four times as long)")
-	fs.IntVar(&rdma.Retries, "net-retries", 0, "retries of a packet within that time, 1 to 6 (0: 6)")
-	fs.IntVar(&rdma.RNRRetries, "net-rnr-retries", 0, "retries when a peer has no receive posted, 1 to 6, or 7: until --wait-timeout (0: 6)")
-	fs.BoolVar(&rdma.Relaxed, "net-relaxed", false, "let RDMA NICs write data in relaxed PCIe order; flags then come by immediate")
-	fs.Float64Var(&f.req.Net.BandwidthGBs, "net-bandwidth", 0, "emulated bandwidth between nodes, GB/s per rank and direction (0: not limited)")
-	fs.DurationVar(&f.req.Net.Latency, "net-latency", 0, "emulated latency of each message between nodes, e.g. 50us")
-	fs.BoolVar(&f.req.Net.Reorder, "net-reorder", false, "deliver the pieces of messages between nodes out of order (seeded by --seed)")
-	fs.DurationVar(&f.req.Net.Jitter, "net-jitter", 0, "with --net-reorder: up to so much is added to the latency of each piece (0: 300us)")
-	fs.Uint64Var(&f.req.Net.DropAfter, "net-drop-after", 0, "emu: the message with this number of each NIC is lost, which is an error (0: none)")
-	fs.StringVar(&f.netMode, "net-mode", "", "emu: a link as of a kind of NIC: cx7 (in order, 50 GB/s, 2us) or efa (out of order, two NICs with 50 GB/s together, 8us to 12us); other flags go before it")
-	_ = cmd.RegisterFlagCompletionFunc("net-mode", cobra.FixedCompletions(slices.Sorted(maps.Keys(mknet.Links)), cobra.ShellCompDirectiveNoFileComp))
+	f.net.add(cmd, fs)
 	fs.StringVar(&f.req.Timeline, "timeline", "", "on GPUs: make one call more, and write what its CTAs did and when into this folder, as rank-N.json for Chrome's trace viewer (ui.perfetto.dev), on each rank's host")
-	fs.DurationVar(&f.req.WaitTimeout, "wait-timeout", 20*time.Second, "bound of every single wait of a rank for a flag or a peer")
-}
-
-// takeMode fills in the emulated link that --net-mode names, but for what other flags say.
-func (f *operatorFlags) takeMode(cmd *cobra.Command) error {
-	if f.netMode == "" {
-		return nil
-	}
-	link, ok := mknet.Links[f.netMode]
-	net, given := &f.req.Net, cmd.Flags().Changed
-	switch {
-	case !ok:
-		return &usageError{cmd.CommandPath(), fmt.Errorf("--net-mode %s: there are %s", f.netMode, strings.Join(slices.Sorted(maps.Keys(mknet.Links)), ", "))}
-	case !given("net"):
-		net.Backend = "emu"
-	case net.Backend != "emu":
-		return &usageError{cmd.CommandPath(), fmt.Errorf("--net-mode %s is a link of --net emu, not of %s", f.netMode, net.Backend)}
-	}
-	net.EmuNICs = link.EmuNICs
-	if !given("net-bandwidth") {
-		net.BandwidthGBs = link.BandwidthGBs
-	}
-	if !given("net-latency") {
-		net.Latency = link.Latency
-	}
-	if !given("net-reorder") {
-		net.Reorder = link.Reorder
-	}
-	if !given("net-jitter") && net.Reorder {
-		net.Jitter = link.Jitter
-	}
-	return nil
 }
 
 // runFlags are the flags before the operator that only operators know.
@@ -249,7 +193,8 @@ func (f *launchFlags) launchOperator(cmd *cobra.Command, op *operatorFlags) erro
 	if err := op.refuseZero(cmd); err != nil {
 		return err
 	}
-	if err := op.takeMode(cmd); err != nil {
+	net, err := op.net.take(cmd, f.run.seed)
+	if err != nil {
 		return err
 	}
 	for name, why := range commandFlags {
@@ -275,8 +220,8 @@ func (f *launchFlags) launchOperator(cmd *cobra.Command, op *operatorFlags) erro
 		}
 	}
 	req.World, req.Engine, req.Check = job.World, f.run.engine, f.run.check
-	req.Net.GID = op.netGID + 1
-	req.Iters, req.Warmup, req.Seed, req.Net.Seed = f.run.iters, f.run.warmup, f.run.seed, f.run.seed
+	req.Net, req.WaitTimeout = net, op.net.wait
+	req.Iters, req.Warmup, req.Seed = f.run.iters, f.run.warmup, f.run.seed
 	req.CUDA.ShareGPUs, req.GPUs, req.Remote = f.run.shareGPUs, gpusOf(job), job.Remote()
 	resolve := req.Resolve
 	if f.dryRun {

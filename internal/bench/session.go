@@ -58,6 +58,9 @@ func (s *Session) Run(ctx context.Context) (*Document, error) {
 			d.Rows[i].Launch = Figure{Error: err.Error()}
 		default:
 			d.Rows[i].Launch = launched(docs[0])
+			if d.World.Nodes > 1 {
+				d.Rows[i].Settings += ", net " + docs[0].Net
+			}
 		}
 	}
 	if err := s.versus(ctx, runs, d); err != nil {
