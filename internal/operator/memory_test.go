@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mkrun/mkrun/internal/engine"
 	"github.com/mkrun/mkrun/internal/engine/cpu"
 	"github.com/mkrun/mkrun/internal/plan"
 )
@@ -26,6 +27,30 @@ func TestCheckMemory(t *testing.T) {
 		err = CheckMemory(cpu.New(), spec, p, []int{0, 1})
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%+v: got %v, want %q", c.shape, err, c.want)
+		}
+	}
+}
+
+// Every rank has a process and makes the whole plan, so many ranks need memory however small the matrices are.
+func TestManyRanksNeedMemory(t *testing.T) {
+	for ranks, want := range map[int]string{
+		8:   "",
+		256: "on 256 ranks of this host needs 1",
+	} {
+		spec := testSpec(plan.Shape{M: 64, N: 8, K: 8}, ranks)
+		p, err := plan.AGGemm(plan.Uniform(1, ranks), 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		here := make([]int, ranks)
+		for i := range here {
+			here[i] = i
+		}
+		for name, eng := range map[string]engine.Engine{"cpu": cpu.New(), "one that does not tell": nil} {
+			err := fitsMemory(8<<30, eng, spec, p, here)
+			if (err == nil) != (want == "") || err != nil && (!strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "of each rank 12 MiB for its process, ")) {
+				t.Errorf("%d ranks, engine %s: %v, want %q", ranks, name, err, want)
+			}
 		}
 	}
 }
