@@ -20,7 +20,7 @@ const (
 
 // OptionsFor are a rank's settings for a backend: what was asked for, else the NICs near the rank.
 func OptionsFor(cfg engine.Config, backend string, job uint64) (Options, error) {
-	o := Options{Backend: backend, Rank: cfg.Rank, World: cfg.Plan.World.Size(), Job: job, Timeout: commandTime(cfg.WaitTimeout), CPUs: cfg.NICs.ProxyCPUs}
+	o := Options{Backend: backend, Rank: cfg.Rank, World: cfg.Plan.World.Size(), Job: job, Timeout: CommandTime(cfg.WaitTimeout), CPUs: cfg.NICs.ProxyCPUs}
 	r := cfg.Net.RDMA
 	o.RDMA = RDMA{
 		Devices: cfg.Net.Devices, GID: cfg.Net.GID, QueuePairs: r.QueuePairs, MTU: r.MTU, TrafficClass: r.TrafficClass, ServiceLevel: r.ServiceLevel,
@@ -85,9 +85,9 @@ func CheckLink(n engine.Net) error {
 	return nil
 }
 
-// commandTime is what a command may take of the time of a wait: the network says which way failed before someone who waits
+// CommandTime is what a command may take of the time of a wait: the network says which way failed before someone who waits
 // for what it should have brought, or for its end, says no more than that.
-func commandTime(wait time.Duration) time.Duration { return wait / 4 * 3 }
+func CommandTime(wait time.Duration) time.Duration { return wait / 4 * 3 }
 
 // ChoosesNear reports whether ranks choose among NICs by distance: those of RDMA backends, unless NICs were named.
 func ChoosesNear(net engine.Net, backend string) bool {

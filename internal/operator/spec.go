@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"math/bits"
 	"slices"
 	"strings"
@@ -162,8 +163,10 @@ func (s RunSpec) Validate() error {
 		return errors.New("--net efa has no connections: of the settings of queue pairs it takes --net-qps, -service-level and -rnr-retries")
 	case s.WaitTimeout <= 0:
 		return fmt.Errorf("--wait-timeout %v: it must be positive, since every wait is bounded", s.WaitTimeout)
-	case s.Net.Latency >= s.WaitTimeout || s.Net.Jitter >= s.WaitTimeout-s.Net.Latency:
-		return fmt.Errorf("messages would be %v under way, and waits end after %v (--wait-timeout)", s.Net.Latency+s.Net.Jitter, s.WaitTimeout)
+	}
+	const longest = time.Duration(math.MaxInt64 / 2) // so that two of them do not wrap around
+	if err := s.linkTakes(min(s.Net.Latency, longest)+min(s.Net.Jitter, longest), "messages would be"); err != nil {
+		return err
 	}
 	if err := mknet.CheckLink(s.Net); err != nil {
 		return err
@@ -225,7 +228,46 @@ func (s RunSpec) Plan() (*plan.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	return op.verified(s)
+	p, err := op.verified(s)
+	if err != nil {
+		return nil, err
+	}
+	return p, s.checkBandwidth(p)
+}
+
+// linkTakes says that something which takes so long on the emulated link cannot come before waits for it end.
+func (s RunSpec) linkTakes(long time.Duration, what string) error {
+	bound := s.WaitTimeout
+	if s.Net.Backend == cuda.NetEmu || s.Engine == EngineCUDA {
+		bound = mknet.CommandTime(s.WaitTimeout)
+	}
+	switch {
+	case long < bound:
+		return nil
+	case bound < s.WaitTimeout:
+		return fmt.Errorf("%s %v under way, and --net %s gives a message up after %v, three quarters of --wait-timeout %v", what, long, cuda.NetEmu, bound, s.WaitTimeout)
+	}
+	return fmt.Errorf("%s %v under way, and waits end after %v (--wait-timeout)", what, long, s.WaitTimeout)
+}
+
+// checkBandwidth refuses a plan with a message that the emulated bandwidth lets nobody wait for.
+func (s RunSpec) checkBandwidth(p *plan.Plan) error {
+	if s.Net.BandwidthGBs == 0 {
+		return nil
+	}
+	most := 0.0 // bytes
+	for rank := range p.Ranks {
+		queue := p.Ranks[rank].Queues[plan.RoleSend]
+		for i := range queue {
+			if t := &queue[i]; t.Kind == plan.Send {
+				elem := p.Buffers[t.Src.Buffer].Elem.Size(s.DType.Size())
+				most = max(most, float64(t.Src.Rows.Len(s.Shape))*float64(t.Src.Cols.Len(s.Shape))*float64(elem))
+			}
+		}
+	}
+	// Longer than a Duration holds is as good as a day.
+	long := s.Net.Latency + time.Duration(min(most/s.Net.BandwidthGBs, float64(24*time.Hour))).Round(time.Millisecond)
+	return s.linkTakes(long, fmt.Sprintf("at --net-bandwidth %v a chunk of %.0f bytes would be", s.Net.BandwidthGBs, most))
 }
 
 // verified makes the run's plan and proves that it does what the operator is to do, whoever made it.

@@ -62,12 +62,19 @@ func TestValidate(t *testing.T) {
 		`--net-devices "a,,b": names of NICs`:     func(s *RunSpec) { s.Net = engine.Net{Backend: "auto", Devices: "a,,b"} },
 		`--net-devices "a\nb": names of NICs`:     func(s *RunSpec) { s.Net = engine.Net{Backend: "auto", Devices: "a\nb"} },
 		"messages would be 1h0m0s under way":      func(s *RunSpec) { s.Net.Latency = time.Hour },
-		"messages would be 1h0m0.001s under way":  func(s *RunSpec) { s.Net = engine.Net{Latency: time.Millisecond, Reorder: true, Jitter: time.Hour} },
-		"--net efa is a real network":             func(s *RunSpec) { s.Net = engine.Net{Backend: "efa", DropAfter: 1} },
-		"--net-jitter 1ns: it is links with":      func(s *RunSpec) { s.Net.Jitter = 1 },
-		"--net-devices a names NICs, and a link":  func(s *RunSpec) { s.Net = engine.Net{Backend: "auto", Devices: "a", Latency: 1} },
-		"every wait is bounded":                   func(s *RunSpec) { s.WaitTimeout = 0 },
-		"0 workers in role send":                  func(s *RunSpec) { s.Workers[plan.RoleSend] = 0 },
+		"gives a message up after 3s, three": func(s *RunSpec) {
+			s.Net, s.WaitTimeout = engine.Net{Backend: "emu", Latency: 3500 * time.Millisecond}, 4*time.Second
+		},
+		"messages would be 3.5s under way": func(s *RunSpec) {
+			s.Net, s.WaitTimeout = engine.Net{Backend: "emu", Latency: 2 * time.Second, Reorder: true, Jitter: 1500 * time.Millisecond}, 4*time.Second
+		},
+		"messages would be 1h0m0.001s under way": func(s *RunSpec) { s.Net = engine.Net{Latency: time.Millisecond, Reorder: true, Jitter: time.Hour} },
+		"messages would be 1281028h53m":          func(s *RunSpec) { s.Net = engine.Net{Latency: math.MaxInt64, Reorder: true, Jitter: 5 * time.Hour} },
+		"--net efa is a real network":            func(s *RunSpec) { s.Net = engine.Net{Backend: "efa", DropAfter: 1} },
+		"--net-jitter 1ns: it is links with":     func(s *RunSpec) { s.Net.Jitter = 1 },
+		"--net-devices a names NICs, and a link": func(s *RunSpec) { s.Net = engine.Net{Backend: "auto", Devices: "a", Latency: 1} },
+		"every wait is bounded":                  func(s *RunSpec) { s.WaitTimeout = 0 },
+		"0 workers in role send":                 func(s *RunSpec) { s.Workers[plan.RoleSend] = 0 },
 	} {
 		spec := testSpec(plan.Shape{M: 10, N: 20, K: 32}, 2, 1)
 		edit(&spec)
@@ -322,5 +329,31 @@ func TestPlanIsHeldToItsOperator(t *testing.T) {
 	}
 	if _, err := kinds[0].verified(spec); err != nil {
 		t.Error(err)
+	}
+}
+
+// Bounds and links that fit each other are taken; a bandwidth at which one message outlasts its bound is not.
+func TestLinksAndBounds(t *testing.T) {
+	for _, c := range []struct {
+		net  engine.Net
+		wait time.Duration
+		want string
+	}{
+		{engine.Net{Backend: "tcp", Latency: 3500 * time.Millisecond}, 4 * time.Second, ""},
+		{engine.Net{Backend: "emu", Latency: 2999 * time.Millisecond}, 4 * time.Second, ""},
+		{engine.Net{Backend: "tcp", BandwidthGBs: 1e-6}, 20 * time.Second, ""}, // 64 rows of 64 of 2 bytes: 8.192 s
+		{engine.Net{Backend: "tcp", BandwidthGBs: 1e-6}, 8 * time.Second, "a chunk of 8192 bytes would be 8.192s under way, and waits end after 8s"},
+		{engine.Net{Backend: "emu", BandwidthGBs: 1e-6}, 10 * time.Second, "would be 8.192s under way, and --net emu gives a message up after 7.5s"},
+		{engine.Net{Backend: "tcp", BandwidthGBs: 1e-6, Latency: time.Second}, 9 * time.Second, "would be 9.192s under way"},
+	} {
+		spec := testSpec(plan.Shape{M: 128, N: 8, K: 64}, 1, 1)
+		spec.Net, spec.WaitTimeout, spec.Chunks = c.net, c.wait, 1
+		err := spec.Validate()
+		if err == nil {
+			_, err = spec.Plan()
+		}
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%+v, %v: %v, want %q", c.net, c.wait, err, c.want)
+		}
 	}
 }
