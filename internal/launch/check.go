@@ -3,6 +3,7 @@ package launch
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -68,12 +69,13 @@ const (
 	echoWait   = 200 * time.Millisecond // before the next try,
 	echoLast   = time.Second            // and after the last: a busy machine sends back late what it will
 	echoAtOnce = 16
-	// checkFree is less than any job's output and logs need.
-	checkFree = 64 << 20
 )
 
-// checkHere finds what would keep ranks of this host from being started, before any agent is.
-func (j *Job) checkHere() error {
+// checkFree is what a folder for output should have left; a full one costs files, not the job. Tests ask for more than there is.
+var checkFree uint64 = 64 << 20
+
+// checkHere finds what would keep ranks of this host from being started, before any agent is; what may only cost output is told.
+func (j *Job) checkHere(tell func(string)) error {
 	if err := j.checkOpenFiles(); err != nil {
 		return err
 	}
@@ -85,7 +87,10 @@ func (j *Job) checkHere() error {
 			return fmt.Errorf("%s (node %d): there is no working directory %q", h.Name, node, j.Dir)
 		}
 		if j.OutputDir != "" {
-			if err := checkWritable(j.OutputDir); err != nil {
+			var few *fewBytesError
+			if err := checkWritable(j.OutputDir); errors.As(err, &few) && !j.Preflight {
+				tell(fmt.Sprintf("%s (node %d): %v; when they are used up, files end there and the job goes on", h.Name, node, few))
+			} else if err != nil {
 				return fmt.Errorf("%s (node %d): %w", h.Name, node, err)
 			}
 		}
@@ -217,7 +222,7 @@ func gpuOnBus(devices string) bool {
 	return false
 }
 
-// checkWritable reports why no files can be written in a folder, which may have to be made.
+// checkWritable reports why no files can be written in a folder, which may have to be made; a *fewBytesError if not many bytes.
 func checkWritable(dir string) error {
 	there := dir
 	for {
@@ -240,9 +245,19 @@ func checkWritable(dir string) error {
 		return checkMakesFiles(dir, there)
 	}
 	if fs.Bavail*uint64(fs.Bsize) < checkFree {
-		return fmt.Errorf("--output-dir %s: only %d MiB are free there", dir, fs.Bavail*uint64(fs.Bsize)>>20)
+		return &fewBytesError{dir, fs.Bavail * uint64(fs.Bsize)}
 	}
 	return nil
+}
+
+// fewBytesError says that an output directory can be written, but has not much room.
+type fewBytesError struct {
+	dir   string
+	bytes uint64
+}
+
+func (e *fewBytesError) Error() string {
+	return fmt.Sprintf("--output-dir %s: only %d KiB are free there (%d MiB or more are asked for)", e.dir, e.bytes>>10, checkFree>>20)
 }
 
 // checkMakesFiles reports whether something can be made in a folder, for an output directory.

@@ -2,6 +2,7 @@ package launch
 
 import (
 	"encoding/json"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -174,6 +175,32 @@ func TestCheckWritable(t *testing.T) {
 		err := checkWritable(path)
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: %v, want %q", path, err, want)
+		}
+	}
+}
+
+// A disk with little room costs files, not the job: it is told, and refused where the user asked for checks.
+func TestLittleRoomForOutput(t *testing.T) {
+	defer func(was uint64) { checkFree = was }(checkFree)
+	checkFree = math.MaxUint64
+	dir := t.TempDir()
+	for _, c := range []struct {
+		output          string
+		preflight       bool
+		told, wantError string
+	}{
+		{dir, false, "KiB are free there (17592186044415 MiB or more are asked for); when they are used up, files end there and the job goes on", ""},
+		{dir, true, "", "KiB are free there"},
+		{filepath.Join(os.DevNull, "x"), false, "", "no folder"},
+	} {
+		told := ""
+		hosts, err := Pretend(1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = (&Job{Dir: dir, Hosts: hosts, OutputDir: c.output, Preflight: c.preflight}).checkHere(func(what string) { told = what })
+		if !strings.Contains(told, c.told) || c.told == "" && told != "" || (err == nil) != (c.wantError == "") || err != nil && !strings.Contains(err.Error(), c.wantError) {
+			t.Errorf("%s, preflight %v: told %q, %v", c.output, c.preflight, told, err)
 		}
 	}
 }

@@ -114,7 +114,8 @@ func run(ctx context.Context, job *Job, opts Options, events *eventLog) (*launch
 	if err := job.checkOpenFiles(); err != nil {
 		return nil, err
 	}
-	if err := job.checkHere(); err != nil { // of the first node that is here
+	tell := func(what string) { fmt.Fprintf(opts.Output.Notices(), "mkrun: %s\n", what) }
+	if err := job.checkHere(tell); err != nil { // of the first node that is here
 		node := slices.IndexFunc(job.Hosts, func(h Host) bool { return !h.remote() })
 		return nil, &nodeError{node, job.Hosts[node].Name, err}
 	}
