@@ -2,6 +2,7 @@
 # Measures the networks between two ranks, in turns: on this host tcp, emu and ofi, and the proxy alone; ibverbs beside
 # perftest between two virtual machines with Soft-RoCE (scripts/rxe.sh), where nothing is as fast as hardware: only the
 # ratio says something. `make bench-net` builds what it needs.
+case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -1,6 +1,11 @@
 #!/bin/sh
 # On g1 of rxe.sh: perftest and net-bench over rxe0, in turns. Both with a time-out of 4.096 us x 2^18: with perftest's
 # own of 67 ms messages are sent again for nothing, since the emulated processors are slow to acknowledge.
+case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
+if [ ! -e /dev/vport0p1 ] || [ ! -f /modules ]; then
+  echo "bench-rxe: this is not g1 of rxe.sh: scripts/rxe.sh run -p build/net-bench scripts/bench-rxe.sh starts it there" >&2
+  exit 2
+fi
 ROUNDS=3
 
 # perftest PROGRAM SIZE COUNT COLUMN UNIT: runs it from g2 to g1 and prints a column of its result, times a unit (its MB

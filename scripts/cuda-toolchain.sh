@@ -4,6 +4,7 @@
 # Taken in this order: CUDA_HOME, nvcc on PATH (both only if they are 12.9 or newer), else the pinned
 # CUDA 13.0 packages from PyPI, installed once into .tools/cuda-<version>. Needs neither root nor a GPU.
 # Everything but the path goes to stderr. MKRUN_TOOLS overrides the folder .tools.
+case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -euo pipefail
 
 readonly MIN_MAJOR=12 MIN_MINOR=9

@@ -3,6 +3,7 @@
 # that scripts/protogen/go.mod pins. Run it after a change to a .proto file; then
 #   go test ./internal/session/sessionpb -update
 # records what was added, and refuses what would break older builds.
+case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -eu
 cd "$(dirname "$0")/.."
 tools=$PWD/.tools/protogen

@@ -1,5 +1,11 @@
 #!/bin/sh
-# The first process of the virtual machines of rxe.sh. /command is run on g1.
+# The first process of the virtual machines of rxe.sh, and of nothing else: it mounts over /proc and /dev and ends with the
+# machine switched off. /command is run on g1.
+case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
+if [ $$ != 1 ] || [ ! -f /modules ]; then
+  echo "rxe-init: this is the first process of the virtual machines that rxe.sh boots, and would switch this one off" >&2
+  exit 2
+fi
 export PATH=/bin HOME=/root
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys

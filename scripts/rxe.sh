@@ -14,6 +14,7 @@
 #
 # What g1 writes into /dev/vport0p3 goes to the monitor of g2's emulator: `set_link n1 off` pulls the cable of eth1 and
 # rxe0, `quit` kills the machine. A g2 that has ended is booted again.
+case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -euo pipefail
 export PATH=$PATH:/usr/sbin:/sbin LC_ALL=C
 

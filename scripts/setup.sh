@@ -11,6 +11,7 @@
 #   scripts/setup.sh rxe     what scripts/rxe.sh makes virtual machines with Soft-RoCE of: QEMU, busybox, verbs programs, a kernel
 #   scripts/setup.sh contenders  Open MPI and PyTorch, which the benchmarks of launchers compare with
 #   scripts/setup.sh cuda    a C++ compiler, python3 with pip (nvcc itself: scripts/cuda-toolchain.sh)
+case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -euo pipefail
 
 readonly GO_MINOR=26 # Go 1.26 or newer

@@ -6,6 +6,7 @@
 #   scripts/slurm.sh down DIR     end all
 #
 # Programs find it by SLURM_CONF=DIR/slurm.conf.
+case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -euo pipefail
 PATH=$PATH:/usr/sbin:/sbin
 readonly CTLD_PORT=16817 FIRST_PORT=17001

@@ -20,6 +20,7 @@
 # GORACE, for programs built with Go's race detector, is the same on all hosts as it was here when they were made.
 # DIR/HOST/bin is in the PATH of commands that come over ssh; DIR/HOST/home is their HOME. DIR/disk is another folder on
 # each host (DIR/HOST/disk, seen from outside); all else is shared. DIR/ssh_config is for `ssh -F`.
+case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -euo pipefail
 readonly CALLER_PATH=$PATH
 PATH=$PATH:/usr/sbin:/sbin
