@@ -34,7 +34,7 @@ usage() {
 scripts=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=${scripts%/scripts}
 out='' only='' pretended='' mode=run cpu='' seconds=570 ranks='' shapes=$SHAPES
-number() { case $2 in '' | *[!0-9]* | 0) usage "$1 \"$2\": a number is wanted" ;; esac }
+number() { case $2 in '' | *[!0-9]* | 0* | ???????*) usage "$1 \"$2\": a number is wanted, from 1 to 999999 and without zeros in front" ;; esac }
 while [ $# -gt 0 ]; do
   case $1 in
     --ranks | --seconds | --parts | --shapes | --root)
@@ -63,6 +63,11 @@ done
 out=${out:-$root/build/gpu-8}
 case $out in /*) ;; *) out=$PWD/$out ;; esac
 cd "$root" || exit 2
+[[ $only =~ ^,*$ && -n $only ]] && usage "--parts names none; there are ${PARTS[*]%:*}"
+[[ $shapes == *[!' ']* ]] || usage "--shapes names none"
+for shape in $shapes; do
+  [[ $shape =~ ^[1-9][0-9]{0,9},[1-9][0-9]{0,9},[1-9][0-9]{0,9}$ ]] || usage "--shapes: $shape is not M,N,K"
+done
 for part in ${only//,/ }; do
   [[ " ${PARTS[*]} " == *" $part:"* ]] || usage "no part $part; there are ${PARTS[*]%:*}"
 done
@@ -269,11 +274,12 @@ part_tune() {
 
 # 1 x 8, 2 x 4 and 4 x 2 ranks on the CPU engine: the plans are proved, simulated, executed and checked; then random shapes.
 part_cpu() {
-  local world nodes ppn shape m n k chunks all i random=20261130 drawn
+  local world nodes ppn shape m n k chunks all i random=20261130 drawn seen=';'
   all=$(wc -w <<< "$shapes")
   draw() { random=$(((random * 1103515245 + 12345) % 2147483648)) && drawn=$((1 + random / 65536 % $1)); }
   for world in "1 $ranks" "2 $((ranks / 2))" "$((ranks / 2)) 2"; do
-    [[ $world != *" 0" && $world != "0 "* ]] || continue
+    [[ $world != *" 0" && $world != "0 "* && $seen != *";$world;"* ]] || continue
+    seen+="$world;"
     read -r nodes ppn <<< "$world"
     for shape in ${shapes}; do
       IFS=, read -r m n k <<< "$shape"

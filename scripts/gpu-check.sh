@@ -23,7 +23,7 @@ usage() {
 }
 
 out='' pretended='' seconds='' show=''
-number() { case $2 in '' | *[!0-9]* | 0) usage "$1 \"$2\": a number is wanted" ;; esac }
+number() { case $2 in '' | *[!0-9]* | 0* | ???????*) usage "$1 \"$2\": a number is wanted, from 1 to 999999 and without zeros in front" ;; esac }
 while [ $# -gt 0 ]; do
   case $1 in
     --seconds)

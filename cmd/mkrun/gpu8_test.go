@@ -218,9 +218,36 @@ func TestGPUScriptFailures(t *testing.T) {
 	if status, _, said := gpuRun(t, "--help"); status != 0 || !strings.HasPrefix(said, "Checks and times ag_gemm on all GPUs") || strings.Contains(said, "pipefail") {
 		t.Errorf("--help: status %d, %s", status, said)
 	}
-	for _, args := range [][]string{{"--parts", "wrong"}, {"--ranks", "3"}, {"--ranks", "4"}, {"--seconds", "x"}, {"--seconds"}, {"--nothing"}} {
+	for _, args := range [][]string{{"--parts", "wrong"}, {"--ranks", "3"}, {"--ranks", "4"}, {"--seconds", "x"}, {"--seconds"}, {"--nothing"}, {"--dry-run=08"},
+		{"--ranks", "02"}, {"--parts", ""}, {"--parts", ","}, {"--shapes", ""}, {"--shapes", "foo"}, {"--shapes", "64,32,16 64,32"}, {"--seconds", "99999999999999999999"}} {
 		if status, results, said := gpuRun(t, args...); status != 2 || len(results) > 0 || !strings.Contains(said, "gpu-8: ") {
 			t.Errorf("%q: status %d, %s", args, status, said)
+		}
+	}
+}
+
+// Each world of the plans is there once.
+func TestGPUScriptListsEachWorldOnce(t *testing.T) {
+	for ranks, want := range map[string]string{"1": "1x1", "2": "1x2 2x1", "4": "1x4 2x2", "8": "1x8 2x4 4x2"} {
+		_, _, said := gpuRun(t, "--cpu", "--ranks", ranks, "--shapes", "64,32,16", "--dry-run")
+		var worlds []string
+		for _, m := range regexp.MustCompile(`mkrun plan --nodes (\d) --ppn (\d)`).FindAllStringSubmatch(said, -1) {
+			worlds = append(worlds, m[1]+"x"+m[2])
+		}
+		if got := strings.Join(worlds, " "); got != want {
+			t.Errorf("%s ranks: %s, want %s\n%s", ranks, got, want, said)
+		}
+	}
+}
+
+// What the model is not made for is told in words.
+func TestModelSaysWhatItTakes(t *testing.T) {
+	readScripts(t)
+	for _, args := range [][]string{nil, {"0"}, {"1"}, {"x"}, {"2", "3"}, {"2"}} {
+		out, err := exec.CommandContext(t.Context(), "python3", append([]string{"../../scripts/gpu/model.py"}, args...)...).CombinedOutput()
+		good := len(args) == 1 && args[0] == "2"
+		if (err == nil) != good || strings.Contains(string(out), "Traceback") || !good && !strings.Contains(string(out), "model.py: one argument") {
+			t.Errorf("%q: %v\n%s", args, err, out)
 		}
 	}
 }
@@ -228,7 +255,7 @@ func TestGPUScriptFailures(t *testing.T) {
 // The plans of four ranks run on the CPU engine.
 func TestGPUScriptOnCPU(t *testing.T) {
 	status, results, said := gpuRun(t, "--cpu", "--ranks", "4", "--shapes", "256,64,64")
-	if status != 0 || !strings.Contains(said, "ok 9\n") {
+	if status != 0 || !strings.Contains(said, "ok 6\n") {
 		t.Errorf("status %d\n%s\n%s", status, said, results["logs.txt"])
 	}
 	for _, world := range []string{"--nodes 1 --ppn 4", "--nodes 2 --ppn 2"} {
@@ -319,7 +346,7 @@ func TestCheckScriptRuns(t *testing.T) {
 	if status != 1 || strings.Contains(steps, "\tok\t") || !strings.Contains(said, "skipped right, after N s: build/gpu_ag_gemm 1\n") {
 		t.Errorf("status %d\n%s\n%s", status, said, steps)
 	}
-	for _, args := range [][]string{{"--seconds", "x"}, {"--seconds"}, {"--nothing"}, {"a", "b"}} {
+	for _, args := range [][]string{{"--seconds", "x"}, {"--seconds"}, {"--nothing"}, {"a", "b"}, {"--dry-run=08"}, {"--dry-run=0"}} {
 		if status, steps, said := checkRun(t, 1, "nothing", args...); status != 2 || steps != "" || !strings.Contains(said, "gpu-check: ") {
 			t.Errorf("%q: status %d, %s", args, status, said)
 		}

@@ -94,6 +94,8 @@ def predict(w, m, n, k):
 
 
 def main():
+    if len(sys.argv) != 2 or not sys.argv[1].isdecimal() or int(sys.argv[1]) < 2:
+        sys.exit(f"{__doc__}\nmodel.py: one argument, how many GPUs: 2 or more")
     w = int(sys.argv[1])
     print("| M, N_loc, K | gemm | own gemm | MB out of each GPU | sequence | async-TP | `sm` / `ce` | best mover | / sequence | / async-TP | "
           "exposed | CTAs that push (`sm`) |")
