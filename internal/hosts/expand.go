@@ -32,7 +32,7 @@ func Expand(text string, limit int) ([]string, *spot) {
 	if err != nil {
 		return nil, err.moved(end + 1)
 	}
-	numbers, err := expandNumbers(text[open+1:end], limit/len(tails))
+	numbers, err := expandNumbers(text[open+1:end], limit/len(tails), fmt.Sprintf("%d hosts", MaxHosts))
 	if err != nil {
 		return nil, err.moved(open + 1)
 	}
@@ -45,8 +45,8 @@ func Expand(text string, limit int) ([]string, *spot) {
 	return names, nil
 }
 
-// expandNumbers writes out what is in brackets: numbers and ranges, separated by commas.
-func expandNumbers(text string, limit int) ([]string, *spot) {
+// expandNumbers writes out what is in brackets: numbers and ranges, separated by commas; no more than limit, which is said as most.
+func expandNumbers(text string, limit int, most string) ([]string, *spot) {
 	var out []string
 	offset := 0
 	for item := range strings.SplitSeq(text, ",") {
@@ -64,7 +64,7 @@ func expandNumbers(text string, limit int) ([]string, *spot) {
 		case last[0] == '0' && len(last) != len(first):
 			return nil, spotf(offset, "range %s: its ends have zeros in front and different lengths", item)
 		case hi-lo >= uint64(max(limit-len(out), 0)):
-			return nil, spotf(offset, "more than %d hosts", MaxHosts)
+			return nil, spotf(offset, "more than %s", most)
 		}
 		width := 1
 		if first[0] == '0' {

@@ -446,6 +446,9 @@ func TestParseRanks(t *testing.T) {
 			t.Errorf("%q was accepted as %v", s, got)
 		}
 	}
+	if _, err := ParseRanks("0-99999999999", 4); err == nil || !strings.Contains(err.Error(), "more than 262144 ranks") {
+		t.Error(err)
+	}
 }
 
 func TestFromBatch(t *testing.T) {

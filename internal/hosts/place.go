@@ -174,7 +174,7 @@ func numberRanks(pool []Host, got []int, by MapBy) Placement {
 
 // ParseRanks reads a list of ranks such as 0,4-7 of a job with the given number of them.
 func ParseRanks(s string, size int) (map[int]bool, error) {
-	numbers, bad := expandNumbers(s, MaxRanks)
+	numbers, bad := expandNumbers(s, MaxRanks, fmt.Sprintf("%d ranks", MaxRanks))
 	if bad != nil {
 		return nil, fmt.Errorf("%q: %w", s, bad)
 	}

@@ -39,6 +39,16 @@ func ofConnections(n engine.Net) bool {
 	return r != engine.RDMA{} || n.GID != 0
 }
 
+// repeated is a name that stands in a list more than once; "" if none does.
+func repeated(names []string) string {
+	for i, name := range names {
+		if slices.Contains(names[:i], name) {
+			return name
+		}
+	}
+	return ""
+}
+
 // notOneName reports whether a word cannot be the name of a NIC.
 func notOneName(word string) bool {
 	return word == "" || strings.ContainsFunc(word, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) })
@@ -159,6 +169,8 @@ func (s RunSpec) Validate() error {
 		return fmt.Errorf("--net-devices %s names NICs, and a link that is emulated has none of them", s.Net.Devices)
 	case s.Net.Devices != "" && slices.ContainsFunc(strings.Split(s.Net.Devices, ","), notOneName):
 		return fmt.Errorf("--net-devices %q: names of NICs, with commas between them", s.Net.Devices)
+	case s.Net.Devices != "" && repeated(strings.Split(s.Net.Devices, ",")) != "":
+		return fmt.Errorf("--net-devices %s names %s twice; a NIC is one rail", s.Net.Devices, repeated(strings.Split(s.Net.Devices, ",")))
 	case s.Net.Backend == "efa" && ofConnections(s.Net):
 		return errors.New("--net efa has no connections: of the settings of queue pairs it takes --net-qps, -service-level and -rnr-retries")
 	case s.WaitTimeout <= 0:

@@ -61,6 +61,7 @@ func TestValidate(t *testing.T) {
 		`--net-devices ",": names of NICs, with `: func(s *RunSpec) { s.Net = engine.Net{Backend: "ofi", Devices: ","} },
 		`--net-devices "a,,b": names of NICs`:     func(s *RunSpec) { s.Net = engine.Net{Backend: "auto", Devices: "a,,b"} },
 		`--net-devices "a\nb": names of NICs`:     func(s *RunSpec) { s.Net = engine.Net{Backend: "auto", Devices: "a\nb"} },
+		"--net-devices lo,a,lo names lo twice":    func(s *RunSpec) { s.Net = engine.Net{Backend: "ofi", Devices: "lo,a,lo"} },
 		"messages would be 1h0m0s under way":      func(s *RunSpec) { s.Net.Latency = time.Hour },
 		"gives a message up after 3s, three": func(s *RunSpec) {
 			s.Net, s.WaitTimeout = engine.Net{Backend: "emu", Latency: 3500 * time.Millisecond}, 4*time.Second
