@@ -131,7 +131,7 @@ func (e *jobError) Error() string { return e.text }
 // run does runs one after the other in one job. The error has tune.ErrStopped in its chain if the user ended the job, else
 // a jobError if the job failed.
 func (f *batchFlags) run(cmd *cobra.Command, runs []*request.Resolved) ([]*report.Document, error) {
-	tag, err := f.launch.checkStreams(cmd.OutOrStdout(), cmd.ErrOrStderr())
+	tag, err := f.launch.checkStreams(cmd.OutOrStdout())
 	if err != nil {
 		return nil, err
 	}

@@ -67,20 +67,10 @@ func (v *dryRunValue) Set(s string) error {
 	return nil
 }
 
-// checkEvents finds out whether events go to stdout, and refuses to have anything else between them.
-func (f *insightFlags) checkEvents(stdout, stderr io.Writer) error {
-	if f.events == "" {
-		return nil
-	}
-	to, out, messages := infoAt(f.events), infoOf(stdout), infoOf(stderr)
-	if f.events == "-" {
-		to = out
-	}
-	f.eventsOut = f.events == "-" || mixed(to, out)
-	if mixed(to, messages) && messages.Mode()&os.ModeCharDevice == 0 { // on a terminal people look at both
-		return fmt.Errorf("--events %s and stderr are the same file, and messages would get between the events: send one of them elsewhere", f.events)
-	}
-	return nil
+// eventsToStdout reports whether events go to stdout, under whatever name. (That stderr may be the same file is the user's own
+// choice: service managers and 2>&1 make it so, and each event is a line.)
+func (f *insightFlags) eventsToStdout(stdout io.Writer) bool {
+	return f.events == "-" || f.events != "" && mixed(infoAt(f.events), infoOf(stdout))
 }
 
 // openEvents opens where events go; the writer is nil where nobody wants them.

@@ -296,14 +296,12 @@ func (f *launchFlags) job(ctx context.Context) (*launch.Job, error) {
 }
 
 // checkStreams refuses combinations of output flags that cannot be.
-func (f *launchFlags) checkStreams(stdout, stderr io.Writer) (stdio.Tag, error) {
+func (f *launchFlags) checkStreams(stdout io.Writer) (stdio.Tag, error) {
 	tag, err := stdio.ParseTag(f.tag)
 	if err != nil {
 		return "", fmt.Errorf("--tag: %w", err)
 	}
-	if err := f.checkEvents(stdout, stderr); err != nil {
-		return "", err
-	}
+	f.eventsOut = f.eventsToStdout(stdout)
 	if f.json && f.eventsOut {
 		return "", fmt.Errorf("--json and --events %s exclude each other: both want stdout for themselves", f.events)
 	}

@@ -202,7 +202,7 @@ func (f *launchFlags) launchOperator(cmd *cobra.Command, op *operatorFlags) erro
 			return &usageError{cmd.CommandPath(), fmt.Errorf("--%s is for programs of your own: %s", name, why)}
 		}
 	}
-	tag, err := f.checkStreams(cmd.OutOrStdout(), cmd.ErrOrStderr())
+	tag, err := f.checkStreams(cmd.OutOrStdout())
 	if err != nil {
 		return &usageError{cmd.CommandPath(), err}
 	}

@@ -112,7 +112,7 @@ func terminalOf(w io.Writer) stdio.Output {
 
 // launchCommand runs the user's own program as ranks.
 func (f *launchFlags) launchCommand(cmd *cobra.Command, argv []string) error {
-	tag, err := f.checkStreams(cmd.OutOrStdout(), cmd.ErrOrStderr())
+	tag, err := f.checkStreams(cmd.OutOrStdout())
 	if err != nil {
 		return &usageError{cmd.CommandPath(), err}
 	}
