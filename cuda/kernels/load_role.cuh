@@ -35,7 +35,7 @@ template <class Tile, class Params>
 __device__ __forceinline__ FirstTile first_tile(const Params& p) {
   FirstTile f;
   const UnitRange<Tile> units(p);
-  if (Tile::kCluster > 1 || units.first >= units.end || p.merged) return f;
+  if (units.first >= units.end || p.merged) return f;
   TileCursor<Tile> tile;
   const SplitPart part = split_part(p.split, p.k_steps, units.first);
   tile.move_to(p, part.tile, 0);
