@@ -222,6 +222,9 @@ void Network::verify(uint64_t timeout_ns) {
   if (!proxy_) fail(MKNET_ERROR_ARGUMENT, "the network was not started");
   try {
     proxy_->verify(peers_, job_ | uint64_t{1} << 63, now_ns() + timeout_ns);
+    proxy_->call([&] {
+      for (const auto& nic : nics_) nic->found();
+    });
   } catch (const Error& e) {
     if (e.code != MKNET_ERROR_TIMEOUT) throw;
     fail(e.code, "rank %u: the connections stand, but %s within %.3g s: %s", rank_, e.what(),

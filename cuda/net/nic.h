@@ -5,7 +5,7 @@
 // know (transfer.h). All calls but the constructor's come from one thread at a time; a failure is thrown as Error, names
 // NIC, queue pair, peer and status, and leaves the NIC good for disconnect() and destruction only.
 //
-// Life: made (opened) -> add_region -> endpoint -> connect each peer -> post, poll -> disconnect -> endpoint ... -> gone.
+// Life: made (opened) -> add_region -> endpoint -> connect each peer -> post, poll (found) -> disconnect -> endpoint ... -> gone.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -92,6 +92,9 @@ class Nic {
   virtual int wait_fd() const { return -1; }
   // False: something has come since the last poll(), or is to be done that wakes nobody.
   virtual bool may_sleep() { return true; }
+
+  // All peers have written to this rank: what they needed to find it is not needed any more.
+  virtual void found() {}
 
   // Called now and then: looks for failures that no completion tells of.
   virtual void check() = 0;

@@ -1,5 +1,6 @@
 #include "net/ofi.h"
 
+#include <sys/mman.h>
 #include <sys/random.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 
 #include "net/clock.h"
 #include "net/control.h"
+#include "net/kept_signals.h"
 #include "net/ofi_choice.h"
 #include "net/ofi_cq.h"
 
@@ -120,7 +122,11 @@ class Ofi final : public Nic {
     if (largest < sizeof(Credit)) fail(MKNET_ERROR_PEER, "its largest write of %" PRIu64 " bytes is none", largest);
     Blob address = r.get_bytes();
     r.end();
-    if (address.size() != address_.size()) fail(MKNET_ERROR_PEER, "its address has %zu bytes, and %zu here", address.size(), address_.size());
+    if (info_->addr_format == kAddrStr) {  // as long as its numbers
+      if (address.empty() || address.back() != 0) fail(MKNET_ERROR_PEER, "its address is a text without an end");
+    } else if (address.size() != address_.size()) {
+      fail(MKNET_ERROR_PEER, "its address has %zu bytes, and %zu here", address.size(), address_.size());
+    }
     Peer p;
     p.heap = o.get<RemoteMemory>();
     p.inbox = o.get<RemoteMemory>();
@@ -157,6 +163,12 @@ class Ofi final : public Nic {
 
   int wait_fd() const override { return cq_.wait_fd(); }
   bool may_sleep() override { return cq_.may_sleep(); }
+
+  // The provider shm keeps an endpoint in a file of /dev/shm, which nobody would remove when the process is killed. Peers have it
+  // mapped now; the provider's own removal, at the end, then finds none.
+  void found() override {
+    if (is_shared_memory(*info_)) shm_unlink(text_of(address_).c_str());
+  }
 
   void check() override {}
 
@@ -235,7 +247,7 @@ class Ofi final : public Nic {
     for (uint32_t i = 0;; ++i) {
       if (ports != 0) set_port(*info_, static_cast<uint16_t>(first_port_ + (begin + i) % ports));
       open_queue();
-      int rc = domain_->ops->endpoint(domain_, info_.get(), &ep_, nullptr);
+      int rc = new_endpoint();
       if (rc != 0) ep_ = nullptr;
       if (rc == 0) {
         must(ep_->fid.ops->bind(&ep_->fid, &av_->fid, 0), "giving the endpoint its address vector");
@@ -247,6 +259,11 @@ class Ofi final : public Nic {
       if (rc != -EADDRINUSE || i + 1 >= ports) must(rc, ports != 0 ? format("an endpoint at a port of %u to %u", first_port_, last_port_).c_str() : "an endpoint");
       shut(ep_);
     }
+  }
+
+  int new_endpoint() {
+    KeptSignals kept;
+    return domain_->ops->endpoint(domain_, info_.get(), &ep_, nullptr);
   }
 
   // Peers get write access to what they write and none to what is sent from; the latter is registered only for providers

@@ -2,35 +2,15 @@
 
 #include <dlfcn.h>
 
-#include <csignal>
 #include <map>
 #include <mutex>
 
 #include "net/error.h"
+#include "net/kept_signals.h"
 
 namespace mk::net::ofi {
 
 namespace {
-
-// libpsm_infinipath and libpsm2, which Debian's libfabric links, take the signals of faults, and SIGINT and SIGTERM, when
-// they are loaded. That is for the program to decide, and Go's runtime ends a process whose handlers are not its own.
-class KeptSignals {
- public:
-  KeptSignals() {
-    for (int s = 1; s < kSignals; ++s) known_[s] = sigaction(s, nullptr, &was_[s]) == 0;
-  }
-  ~KeptSignals() {
-    for (int s = 1; s < kSignals; ++s) {
-      struct sigaction now;
-      if (known_[s] && sigaction(s, nullptr, &now) == 0 && now.sa_sigaction != was_[s].sa_sigaction) sigaction(s, &was_[s], nullptr);
-    }
-  }
-
- private:
-  static constexpr int kSignals = 32;
-  struct sigaction was_[kSignals];
-  bool known_[kSignals];
-};
 
 template <class F>
 void find(void* library, const Api& api, const char* name, const char* version, F& f) {

@@ -23,7 +23,7 @@ constexpr uint64_t kContext = uint64_t{1} << 59, kContext2 = uint64_t{1} << 52; 
 enum : int { kMrLocal = 1 << 2, kMrVirtAddr = 1 << 4, kMrAllocated = 1 << 5, kMrProvKey = 1 << 6, kMrEndpoint = 1 << 9 };
 constexpr uint64_t kOrderWaw = 1 << 4, kOrderData = 1 << 16, kOrderRmaWaw = uint64_t{1} << 35;
 constexpr uint64_t kAddressNone = ~uint64_t{0};
-enum : uint32_t { kSockaddrIn = 2, kSockaddrIn6 = 3 };
+enum : uint32_t { kSockaddrIn = 2, kSockaddrIn6 = 3, kAddrStr = 9 };
 enum : int { kProgressAuto = 1, kProgressManual = 2, kThreadSafe = 1, kManaged = 2, kEndpointRdm = 3 };
 enum : int { kBusPci = 1, kLinkDown = 1 };
 enum : int { kGetWait = 5, kEnable = 6 };  // control commands

@@ -102,6 +102,8 @@ void set_address(Info& i, const char* address) {
 
 bool is_hardware(const Info& i) { return i.nic != nullptr && i.nic->bus_attr != nullptr && i.nic->bus_attr->bus_type == kBusPci; }
 
+bool is_shared_memory(const Info& i) { return core_of(i) == "shm"; }
+
 bool kernel_has_nics(const std::string& classes) {
   for (const char* kind : {"/infiniband", "/cxi"}) {
     DIR* dir = opendir((classes + kind).c_str());

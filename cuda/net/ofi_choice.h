@@ -14,6 +14,9 @@ using InfoPtr = std::shared_ptr<Info>;
 
 bool is_hardware(const Info& info);
 
+// True of the provider for processes of one host that keeps its endpoints in /dev/shm.
+bool is_shared_memory(const Info& info);
+
 // True if the kernel knows NICs of a kind that libfabric has providers for. To ask libfabric itself takes half a second.
 bool kernel_has_nics(const std::string& classes = "/sys/class");
 

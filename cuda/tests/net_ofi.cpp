@@ -1,4 +1,5 @@
 // Backend ofi over the real libfabric and its provider tcp, within this host. Its faults on demand are in net_ofi_faults.cpp.
+#include <dirent.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -75,6 +76,40 @@ TEST(ofi_session_over_tcp) {
       const char from = static_cast<char>((r + 2) % 3 + job);
       CHECK(ranks[r].data()[8] == from && ranks[r].data()[kBytes + 159] == from);
     }
+    ranks.drain();
+    for (int r = 0; r < 3; ++r) NET_OK([&](mknet_error* e) { return mknet_reset(ranks[r].net, job + 1, e); });
+  }
+}
+
+// The provider shm has a file for each endpoint, which would outlive a process that is killed: there is none once all peers have it.
+// Numbers of endpoints have one digit or two, and so are their addresses of different lengths.
+TEST(ofi_shm_leaves_no_files) {
+  if (!installed()) return;
+  const auto use_shm = [](mknet_desc& d) { d.backend = "ofi", d.ofi.provider = "shm"; };
+  if (!has(refusal(use_shm), "usable: shm ")) {
+    CHECK(getenv("CI") == nullptr);
+    return;
+  }
+  const std::string mine = std::to_string(getpid()) + ":";
+  const auto files = [&] {
+    int n = 0;
+    DIR* dir = opendir("/dev/shm");
+    for (const dirent* e = nullptr; dir != nullptr && (e = readdir(dir)) != nullptr;) n += mine.compare(0, mine.size(), e->d_name, mine.size()) == 0;
+    if (dir != nullptr) closedir(dir);
+    return n;
+  };
+  Ranks ranks(3, 1 << 16, use_shm);
+  for (uint64_t job = 77; job < 82; ++job) {
+    CHECK(ranks.start() == "");
+    CHECK(files() == 3);
+    CHECK(ranks.verify() == "");
+    CHECK(files() == 0);
+    for (int r = 0; r < 3; ++r) {
+      const mknet_command c = command((r + 1) % 3, 8, 8, 20000, 60000, job);
+      ranks[r].sources[8] = static_cast<char>(r + job);
+      NET_OK([&](mknet_error* e) { return mknet_push(ranks[r].net, &c, kPatience, nullptr, e); });
+    }
+    for (int r = 0; r < 3; ++r) CHECK(ranks[r].wait(60000, job) && ranks[r].data()[8] == static_cast<char>((r + 2) % 3 + job));
     ranks.drain();
     for (int r = 0; r < 3; ++r) NET_OK([&](mknet_error* e) { return mknet_reset(ranks[r].net, job + 1, e); });
   }

@@ -125,7 +125,8 @@ static_assert(o::kContext == FI_CONTEXT && o::kContext2 == FI_CONTEXT2);
 static_assert(o::kMrLocal == FI_MR_LOCAL && o::kMrVirtAddr == FI_MR_VIRT_ADDR && o::kMrAllocated == FI_MR_ALLOCATED);
 static_assert(o::kMrProvKey == FI_MR_PROV_KEY && o::kMrEndpoint == FI_MR_ENDPOINT);
 static_assert(o::kOrderWaw == FI_ORDER_WAW && o::kOrderRmaWaw == FI_ORDER_RMA_WAW && o::kOrderData == FI_ORDER_DATA);
-static_assert(o::kAddressNone == FI_ADDR_NOTAVAIL && o::kSockaddrIn == FI_SOCKADDR_IN && o::kSockaddrIn6 == FI_SOCKADDR_IN6);
+static_assert(o::kAddressNone == FI_ADDR_NOTAVAIL && o::kSockaddrIn == FI_SOCKADDR_IN && o::kSockaddrIn6 == FI_SOCKADDR_IN6 &&
+              o::kAddrStr == FI_ADDR_STR);
 static_assert(o::kProgressAuto == FI_PROGRESS_AUTO && o::kProgressManual == FI_PROGRESS_MANUAL);
 static_assert(o::kThreadSafe == FI_THREAD_SAFE && o::kManaged == FI_RM_ENABLED && o::kEndpointRdm == FI_EP_RDM);
 static_assert(o::kBusPci == FI_BUS_PCI && o::kLinkDown == FI_LINK_DOWN && o::kEnable == FI_ENABLE && o::kGetWait == FI_GETWAIT);
