@@ -55,7 +55,7 @@ func AGGemm(w World, chunks int) (*Plan, error) {
 		{Path: PathGatherMates, Rows: All(DimM), Cols: All(DimK)},
 		{Path: PathGatherRails, Rows: All(DimM), Cols: All(DimK)},
 	}
-	return p.fits()
+	return p.fits(func(chunks int) (*Plan, error) { return AGGemm(w, chunks) })
 }
 
 // agGemm holds what the making of an ag_gemm plan needs at hand.

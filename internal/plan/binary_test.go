@@ -2,6 +2,8 @@ package plan
 
 import (
 	"encoding/binary"
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -85,8 +87,13 @@ func TestPlansFitALaunch(t *testing.T) {
 			for chunks := 1; chunks <= 64; chunks++ {
 				p, err := m.make(w, chunks)
 				if err != nil {
-					if !strings.Contains(err.Error(), "use fewer chunks") {
-						t.Fatal(err)
+					// What is advised is right, from wherever one comes.
+					for _, asked := range []int{chunks, 64} {
+						var tooLarge *SizeError
+						_, err := m.make(w, asked)
+						if !errors.As(err, &tooLarge) || tooLarge.Chunks != made || !strings.HasSuffix(err.Error(), fmt.Sprintf("; take at most %d", made)) {
+							t.Errorf("%s on %v in %d chunks: %v, and %d is the most", m.name, ppn, asked, err, made)
+						}
 					}
 					break
 				}

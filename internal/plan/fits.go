@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 )
@@ -23,8 +24,21 @@ func maxImage(w World) int {
 	return smallImage
 }
 
-// fits returns the plan, or an error if a rank's part of it is larger than a launch gives it.
-func (p *Plan) fits() (*Plan, error) {
+// SizeError says that a rank's part of a plan is larger than a launch takes.
+type SizeError struct {
+	Reason string // without what to do
+	Chunks int    // the most with which it is not; 0: there is no such number
+}
+
+func (e *SizeError) Error() string {
+	if e.Chunks < 1 {
+		return e.Reason + "; fewer chunks do not help: take fewer ranks"
+	}
+	return fmt.Sprintf("%s; take at most %d", e.Reason, e.Chunks)
+}
+
+// fits returns the plan, or a SizeError. The function makes the same plan of fewer chunks.
+func (p *Plan) fits(again func(chunks int) (*Plan, error)) (*Plan, error) {
 	rank, most := 0, 0
 	for i := range p.Ranks {
 		records := 0
@@ -43,8 +57,16 @@ func (p *Plan) fits() (*Plan, error) {
 		return nil, fmt.Errorf("planning %s: %w", p.Operator, err)
 	}
 	if budget := maxImage(p.World); len(image) > budget {
-		return nil, fmt.Errorf("planning %s: in %d chunks per shard, rank %d's part of the plan for %v has %d bytes, and %d are the most a launch takes; use fewer chunks, about %d",
-			p.Operator, p.Chunks, rank, p.World, len(image), budget, p.Chunks*budget/len(image))
+		tooLarge := &SizeError{Reason: fmt.Sprintf("planning %s: in %d chunks per shard, rank %d's part of the plan for %v has %d bytes, and %d are the most a launch takes",
+			p.Operator, p.Chunks, rank, p.World, len(image), budget)}
+		// In proportion it would be so many. What does not grow with them may make it one or two fewer.
+		if tooLarge.Chunks = min(p.Chunks-1, p.Chunks*budget/len(image)); tooLarge.Chunks > 0 {
+			var still *SizeError
+			if _, err := again(tooLarge.Chunks); errors.As(err, &still) {
+				tooLarge.Chunks = still.Chunks
+			}
+		}
+		return nil, tooLarge
 	}
 	return p, nil
 }

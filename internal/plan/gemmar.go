@@ -43,7 +43,7 @@ func twoShot(w World, o SumOptions) (*Plan, error) {
 	}
 	m.plan.Declared = append(m.scatterTraffic(),
 		Flow{Path: PathGatherMates, Rows: All(DimM), Cols: All(DimN)}, Flow{Path: PathGatherRails, Rows: All(DimM), Cols: All(DimN)})
-	return m.plan.fits()
+	return m.plan.fits(fewer(o, func(o SumOptions) (*Plan, error) { return twoShot(w, o) }))
 }
 
 // spread passes the rank's shard, and those that other nodes send it, on.
@@ -163,7 +163,7 @@ func oneShot(w World, o SumOptions) (*Plan, error) {
 		{Path: PathExchangeMates, Elem: o.Partials, Rows: All(DimM), Cols: All(DimN)},
 		{Path: PathExchangeRails, Elem: o.Partials, Rows: All(DimM), Cols: All(DimN)},
 	}
-	return p.fits()
+	return p.fits(fewer(o, func(o SumOptions) (*Plan, error) { return oneShot(w, o) }))
 }
 
 func (m *exchange) region(b BufferID, c int) Region {

@@ -8,6 +8,14 @@ type SumOptions struct {
 	Partials Elem // type in which partial sums travel; they are added in fp32 in any case
 }
 
+// fewer is a maker of plans as a function of the chunks.
+func fewer(o SumOptions, plan func(SumOptions) (*Plan, error)) func(chunks int) (*Plan, error) {
+	return func(chunks int) (*Plan, error) {
+		o.Chunks = chunks
+		return plan(o)
+	}
+}
+
 // GemmRS is a matrix product followed by a reduce-scatter: rank r holds its own whole A (M x K, K being its part of
 // the depth) and B (N x K), and ends with the r-th part of the rows of the sum over all ranks of A * Bᵀ (M x N).
 //
@@ -34,7 +42,7 @@ func GemmRS(w World, o SumOptions) (*Plan, error) {
 		m.credits(rank)
 	}
 	m.plan.Declared = m.scatterTraffic()
-	return m.plan.fits()
+	return m.plan.fits(fewer(o, func(o SumOptions) (*Plan, error) { return GemmRS(w, o) }))
 }
 
 // The buffers of gemm_rs and gemm_ar that come first in their Plan.Buffers; landing buffers follow.

@@ -3,6 +3,7 @@
 package request
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -152,6 +153,9 @@ func (r Request) ResolvePlan() (*Resolved, error) {
 	if err := r.World.Validate(); err != nil {
 		return nil, err
 	}
+	if r.World.Nodes() == 1 && r.Net.Emulates() {
+		return nil, errors.New("the link that is emulated (--net-bandwidth, --net-latency, --net-reorder, --net-jitter, --net-drop-after, --net-mode) is between nodes, and there is one node: pretend more with --nodes, or leave these flags out")
+	}
 	var out Resolved
 	var err error
 	if out.chosen, err = r.choose(); err != nil {
@@ -264,6 +268,13 @@ func fitChunks(run *operator.RunSpec, choice *config.Choice, asked bool) error {
 		return nil
 	}
 	most := run.Chunks
+	var tooLarge *plan.SizeError
+	if errors.As(why, &tooLarge) {
+		why = errors.New(tooLarge.Reason) // what it advises is too much for the tables, as a rule
+		if asked {
+			most = tooLarge.Chunks + 1 // the first to try is one less
+		}
+	}
 	for err := why; err != nil && most > 1; err = fits(most) {
 		if asked {
 			most--

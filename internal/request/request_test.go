@@ -397,7 +397,8 @@ func TestChunksFitTheKernels(t *testing.T) {
 		{plan.World{PPN: []int{6, 1}}, 0, "", "", 2, "2 chunks instead of 8"},
 		{plan.Uniform(2, 4), 5, "", "", 5, ""},
 		{plan.Uniform(2, 4), 8, "", "", 0, "--chunks 8: rank 0 would have 48 copies, and the CUDA kernels hold 32: take at most 5"},
-		{plan.Uniform(2, 8), 8, "", "", 0, "take at most 2"},
+		{plan.Uniform(2, 8), 7, "", "", 0, "segments, and the CUDA kernels hold 64: take at most 2"},
+		{plan.Uniform(2, 8), 8, "", "", 0, "32768 are the most a launch takes: take at most 2"}, // the plan could have 7
 		{plan.Uniform(1, 8), 5, "ce", "", 5, ""},
 		{plan.Uniform(1, 8), 5, "sm", "", 0, "take at most 4"},
 	} {
