@@ -178,6 +178,9 @@ func (l *launcher) tellChecks() {
 	}
 }
 
+// say tells the user something that is about no node.
+func (l *launcher) say(text string) { fmt.Fprintf(l.notices, "mkrun: %s\n", text) }
+
 // readStdin begins to read for the ranks that want that, which are there now.
 func (l *launcher) readStdin() []order {
 	if l.stdin != nil || l.opts.Stdin == nil || l.machine.cause != nil {
@@ -195,7 +198,7 @@ func (l *launcher) readStdin() []order {
 	}
 	var err error
 	generation := l.machine.generation
-	l.stdin, err = startStdin(l.opts.Stdin, nodes, func(node int, m *pb.ToAgent) error {
+	l.stdin, err = startStdin(l.opts.Stdin, nodes, l.say, func(node int, m *pb.ToAgent) error {
 		m.Generation = generation
 		return l.head.Send(node, m)
 	})

@@ -142,7 +142,9 @@ func (l *remoteLauncher) readStdin() (err error) {
 		return nil
 	}
 	const head = 0
-	l.stdin, err = startStdin(l.opts.Stdin, []int{head}, func(_ int, m *pb.ToAgent) error {
+	notices := l.opts.Output.Notices()
+	say := func(text string) { fmt.Fprintf(notices, "mkrun: %s\n", text) }
+	l.stdin, err = startStdin(l.opts.Stdin, []int{head}, say, func(_ int, m *pb.ToAgent) error {
 		return l.pipe.sendTo(&pb.ToHead{Kind: &pb.ToHead_Stdin{Stdin: m.GetStdin()}})
 	})
 	return err

@@ -34,6 +34,8 @@ func sameInput(t *testing.T, f *os.File, size int, want [32]byte) {
 	}
 }
 
+func silent(string) {}
+
 // From the launcher's file over two nodes to three ranks, of which one reads slowly and one stops: every node would refuse
 // what goes beyond the window.
 func TestInputFromEndToEnd(t *testing.T) {
@@ -72,7 +74,7 @@ func TestInputFromEndToEnd(t *testing.T) {
 		defer f.close()
 	}
 	mu.Lock()
-	source, err = startStdin(from, []int{0, 1}, func(node int, m *pb.ToAgent) error {
+	source, err = startStdin(from, []int{0, 1}, silent, func(node int, m *pb.ToAgent) error {
 		if err := feeds[node].feed(m.GetStdin()); err != nil {
 			t.Error(err)
 		}
@@ -113,7 +115,7 @@ func TestInputIsNotReadAhead(t *testing.T) {
 	}
 	defer func() { _ = from.Close() }()
 	sent := make(chan int, 1000)
-	source, err := startStdin(from, []int{0}, func(_ int, m *pb.ToAgent) error {
+	source, err := startStdin(from, []int{0}, silent, func(_ int, m *pb.ToAgent) error {
 		sent <- len(m.GetStdin().GetData())
 		return nil
 	})

@@ -4,12 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"strconv"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	pb "github.com/mkrun/mkrun/internal/session/sessionpb"
+	"github.com/mkrun/mkrun/internal/stdio"
 )
 
 // Stdin says which ranks read what mkrun launch reads: none by default, when its input stays for whoever comes next.
@@ -41,14 +44,16 @@ func ParseStdin(s string, ranks int) (Stdin, error) {
 func (s Stdin) reads(number int) bool { return s.All || s.One && s.Rank == number }
 
 // stdinSource reads the launcher's input and sends it to the nodes whose ranks read it, no faster than the slowest of
-// them takes it. It never reads what it could not send.
+// them takes it. It never reads what it could not send, nor a terminal that another job of the shell's has.
 type stdinSource struct {
 	send   func(node int, m *pb.ToAgent) error
+	notice func(text string)
 	from   *os.File
 	stop   *os.File // closing it ends the wait for input
 	waker  *os.File
 	done   chan struct{}
 	failed chan error
+	warned bool // that nothing is read; only run knows it
 
 	mu      sync.Mutex
 	changed *sync.Cond
@@ -57,13 +62,13 @@ type stdinSource struct {
 	ended   bool
 }
 
-// startStdin begins to read for the ranks on some nodes.
-func startStdin(from *os.File, nodes []int, send func(node int, m *pb.ToAgent) error) (*stdinSource, error) {
+// startStdin begins to read for the ranks on some nodes. Notices may come at any time.
+func startStdin(from *os.File, nodes []int, notice func(text string), send func(node int, m *pb.ToAgent) error) (*stdinSource, error) {
 	stop, waker, err := os.Pipe()
 	if err != nil {
 		return nil, fmt.Errorf("making a pipe: %w", err)
 	}
-	s := &stdinSource{send: send, from: from, stop: stop, waker: waker, taken: map[int]uint64{}, done: make(chan struct{}), failed: make(chan error, 1)}
+	s := &stdinSource{send: send, notice: notice, from: from, stop: stop, waker: waker, taken: map[int]uint64{}, done: make(chan struct{}), failed: make(chan error, 1)}
 	s.changed = sync.NewCond(&s.mu)
 	for _, node := range nodes {
 		s.taken[node] = 0
@@ -154,23 +159,54 @@ func (s *stdinSource) room() int {
 
 // read reads once there is something; 0 is the end. It fails with os.ErrClosed after close.
 func (s *stdinSource) read(buf []byte) (int, error) {
-	wait := []unix.PollFd{{Fd: int32(s.from.Fd()), Events: unix.POLLIN}, {Fd: int32(s.stop.Fd()), Events: unix.POLLIN}}
+	stop := []unix.PollFd{{Fd: int32(s.stop.Fd()), Events: unix.POLLIN}}
+	wait := append(stop, unix.PollFd{Fd: int32(s.from.Fd()), Events: unix.POLLIN})
 	for {
-		if _, err := unix.Poll(wait, -1); err != nil {
-			if errors.Is(err, unix.EINTR) {
-				continue
+		watch, long := wait, -1
+		if stdio.InBackground(s.from) {
+			if !s.warned {
+				s.warned = true
+				s.notice("the input for the ranks (--stdin) is the terminal, and mkrun is in the background: nothing is read until it is in the foreground (fg); files and pipes are read at any time")
 			}
+			watch, long = stop, int(foregroundEvery.Milliseconds()) // what is typed is for somebody else
+		}
+		n, err := unix.Poll(watch, long)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
 			return 0, err
-		}
-		if wait[1].Revents != 0 {
+		case watch[0].Revents != 0:
 			return 0, os.ErrClosed
+		case n == 0 || len(watch) == 1 || stdio.InBackground(s.from):
+			continue
 		}
-		n, err := unix.Read(int(s.from.Fd()), buf)
-		if errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) {
+		n, err = readUnstopped(int(s.from.Fd()), buf)
+		switch {
+		case errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN):
+			continue
+		case errors.Is(err, unix.EIO) && stdio.InBackground(s.from): // since a moment ago
 			continue
 		}
 		return n, err
 	}
+}
+
+// foregroundEvery is how often is looked whether the shell has given the terminal back: nothing tells a job that runs.
+const foregroundEvery = 200 * time.Millisecond
+
+// readUnstopped reads; from a terminal that another job has it fails with EIO, and the process is not stopped.
+func readUnstopped(fd int, buf []byte) (int, error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var block, was unix.Sigset_t
+	block.Val[0] = 1 << (unix.SIGTTIN - 1)
+	if err := unix.PthreadSigmask(unix.SIG_BLOCK, &block, &was); err != nil {
+		return 0, err
+	}
+	n, err := unix.Read(fd, buf)
+	_ = unix.PthreadSigmask(unix.SIG_SETMASK, &was, nil)
+	return n, err
 }
 
 func (s *stdinSource) pass(data []byte, end bool) {
