@@ -13,7 +13,8 @@ import (
 )
 
 // lock takes a file for this process alone, until it is closed or the process ends. The second result is whether it could be
-// had; with wait, whoever has it is waited for. Where the file system knows no locks nothing is locked.
+// had; with wait, whoever has it is waited for. Where the file system knows no locks nothing is locked. On NFS flock is a lock at
+// the server for a file that is open for writing, and one of this host's processes only for a folder.
 func lock(f *os.File, wait bool) (had bool, err error) {
 	how := unix.LOCK_EX
 	if !wait {
@@ -27,7 +28,7 @@ func lock(f *os.File, wait bool) (had bool, err error) {
 		case errors.Is(err, unix.EWOULDBLOCK):
 			return false, nil
 		case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOLCK), errors.Is(err, unix.EBADF):
-			return true, nil // EBADF: a folder on NFS
+			return true, nil // EBADF: what is open for reading, on file systems that lock it at a server
 		case err != nil:
 			return false, fmt.Errorf("locking %s: %w", f.Name(), err)
 		}
