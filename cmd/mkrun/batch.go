@@ -67,7 +67,7 @@ func (f *batchFlags) work(cmd *cobra.Command, operatorName string) ([]request.Li
 
 // request is what all launches have in common.
 func (f *batchFlags) request(ctx context.Context, operatorName string) (request.Request, error) {
-	if join := f.launch.hosts.join; join.file != "" || join.at != "" {
+	if join := f.launch.hosts.join; join.file != "" || join.at != "" || join.given("node-rank") {
 		return request.Request{}, errors.New("--join is for one job, and many are launched here: run this once, with -H or --batch")
 	}
 	if f.launch.timeout < 0 {

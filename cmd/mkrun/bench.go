@@ -70,6 +70,9 @@ else 1 something was wrong or not timed; 2 bad command line; 125 mkrun itself, o
 }
 
 func (f *benchFlags) bench(cmd *cobra.Command, operatorName string) error {
+	if err := refuseUseless(cmd.Flags(), f.modes()); err != nil {
+		return &usageError{cmd.CommandPath(), err}
+	}
 	shapes, req, err := f.work(cmd, operatorName)
 	if err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/mkrun/mkrun/internal/hosts"
 	"github.com/mkrun/mkrun/internal/launch"
@@ -43,6 +44,7 @@ type hostFlags struct {
 	ports     string
 	join      joinFlags
 
+	flags  *pflag.FlagSet // all of them
 	stderr func() io.Writer
 }
 
@@ -60,7 +62,7 @@ func (f *hostFlags) add(cmd *cobra.Command) {
 // addPool adds the flags that name hosts and say how they are reached.
 func (f *hostFlags) addPool(cmd *cobra.Command) {
 	fs := cmd.PersistentFlags()
-	f.stderr = cmd.ErrOrStderr
+	f.flags, f.stderr = fs, cmd.ErrOrStderr
 	fs.StringVarP(&f.list, "host", "H", "", "hosts to run on, in rank order: a:8,me@b:8,node[01-16]:4,[fe80::1%eth0]:2")
 	fs.StringVar(&f.file, "hostfile", "", "`FILE` with one host per line: host slots=N, or as in -H; # begins a comment")
 	fs.BoolVar(&f.batch, "batch", false, "the hosts and slots that the batch system gave this job (Slurm, PBS or LSF)")
@@ -134,6 +136,9 @@ func (f *hostFlags) place(ctx context.Context, world *worldFlags, job *launch.Jo
 	if err != nil {
 		return err
 	}
+	if err := refuseUseless(f.flags, f.modes(reach)); err != nil {
+		return err
+	}
 	if f.join.file == "" && pool != nil && f.nodesGiven() {
 		return errors.New("--nodes pretends nodes on this host; with named hosts leave it out")
 	}
@@ -146,9 +151,6 @@ func (f *hostFlags) place(ctx context.Context, world *worldFlags, job *launch.Jo
 	pretend := pool == nil
 	if pretend {
 		f.tellUnused()
-		if f.include != "" || f.exclude != "" {
-			return errors.New("--include and --exclude choose among hosts named with -H or --hostfile")
-		}
 		if f.head == "first" {
 			return errors.New("--head first is for hosts named with -H or --hostfile, and reached over ssh")
 		}
@@ -215,6 +217,9 @@ func (f *hostFlags) place(ctx context.Context, world *worldFlags, job *launch.Jo
 		return fmt.Errorf("--remote-mkrun: %w", err)
 	}
 	if err := f.ways(&reach, placed.Hosts, job); err != nil {
+		return err
+	}
+	if err := refuseUseless(f.flags, f.modes(reach)); err != nil {
 		return err
 	}
 	job.Hosts, err = launch.Resolve(ctx, placed.Hosts, reach)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -94,9 +93,6 @@ func (f *joinFlags) hosts() ([]hosts.Host, error) {
 // run is the whole of a launch on a node other than the first; false if this is the first.
 func (f *joinFlags) run(ctx context.Context, cmd *cobra.Command, limit time.Duration) (bool, error) {
 	if f.file == "" {
-		if f.at != "" || f.given("node-rank") {
-			return true, &usageError{cmd.CommandPath(), errors.New("--join-at and --node-rank belong to --join")}
-		}
 		return false, nil
 	}
 	j, err := f.joining()

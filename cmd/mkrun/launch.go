@@ -59,15 +59,6 @@ type launchFlags struct {
 	verbose    bool
 }
 
-// commandFlags are flags that mean nothing to operators, and why.
-var commandFlags = map[string]string{
-	"stdin":      "operators read no input",
-	"keep-going": "an operator's ranks wait for each other",
-	"module":     "operators are named without it",
-	"compat":     "operators need none",
-	"pmi":        "operators need none",
-}
-
 // worldFlags say how many ranks there are, and where.
 type worldFlags struct {
 	nodes int
@@ -134,10 +125,8 @@ The first failure ends the job with one message. Exit status: 0; the first faili
 			if f.module != "" {
 				args = append([]string{"python3", "-u", "-m", f.module}, args...)
 			}
-			for _, name := range runFlagNames {
-				if cmd.Flags().Changed(name) {
-					return &usageError{cmd.CommandPath(), fmt.Errorf("--%s is for operators; a program of your own takes its flags behind %q", name, args[0])}
-				}
+			if err := f.checkModes(cmd, args[0]); err != nil {
+				return err
 			}
 			return f.launchCommand(cmd, args)
 		},

@@ -160,9 +160,6 @@ func (f *runFlags) add(cmd *cobra.Command) {
 	_ = cmd.RegisterFlagCompletionFunc("engine", cobra.FixedCompletions([]string{"auto", "cpu", "cuda"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// names of the flags above, which mean nothing to a program of the user's own.
-var runFlagNames = []string{"engine", "check", "iters", "warmup", "seed", "share-gpus"}
-
 func newLaunchOperator(def operatorDef, f *launchFlags) *cobra.Command {
 	op := &operatorFlags{def: def}
 	cmd := &cobra.Command{
@@ -197,10 +194,8 @@ func (f *launchFlags) launchOperator(cmd *cobra.Command, op *operatorFlags) erro
 	if err != nil {
 		return err
 	}
-	for name, why := range commandFlags {
-		if cmd.Flags().Changed(name) {
-			return &usageError{cmd.CommandPath(), fmt.Errorf("--%s is for programs of your own: %s", name, why)}
-		}
+	if err := f.checkModes(cmd, ""); err != nil {
+		return err
 	}
 	tag, err := f.checkStreams(cmd.OutOrStdout())
 	if err != nil {

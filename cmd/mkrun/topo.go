@@ -150,6 +150,9 @@ func (f *topoFlags) validate(cmd *cobra.Command) error {
 	case f.snapshot != "" && len(f.from) > 0:
 		return f.usage(cmd, "--snapshot captures this machine; it cannot be combined with --from")
 	}
+	if err := refuseUseless(cmd.Flags(), f.modes(f.gathers(cmd) != "")); err != nil {
+		return &usageError{cmd.CommandPath(), err}
+	}
 	if by := f.gathers(cmd); by != "" {
 		switch {
 		case f.snapshot != "":
