@@ -3,7 +3,6 @@ package keeper
 import (
 	"fmt"
 	"os"
-	"strconv"
 	"syscall"
 	"time"
 
@@ -11,7 +10,7 @@ import (
 )
 
 // A process that was stopped closes no socket, so agent and keeper also expect a word of each other now and then: the
-// agent asks, the keeper answers. One that is silent for too long counts as dead, unless it only waits for a processor.
+// agent asks, the keeper answers. One that is silent for too long counts as dead, unless it is at work.
 
 // agentSilence is how long a keeper waits for its agent, which waits for the keeper for the given time: the agent goes
 // first, as it has somebody to tell.
@@ -23,7 +22,7 @@ func (g *Group) watchKeeper() (end func()) {
 		return func() {}
 	}
 	pid := g.keeper.cmd.Process.Pid
-	g.watch = watchdog.NewLenient(g.spec.Silence, g.spec.Heartbeat, func() bool { return wantsProcessor(pid) }, func() {
+	g.watch = watchdog.NewLenient(g.spec.Silence, g.spec.Heartbeat, EffortOf(pid).Works, func() {
 		text := fmt.Sprintf("it said nothing for %v%s, so it was killed", g.spec.Silence, condition(pid))
 		g.silent.Store(&text)
 		_ = g.keeper.cmd.Process.Kill() // the error would be that it has ended
@@ -73,26 +72,7 @@ func (k *keeper) watchAgent(l launch) *watchdog.Watchdog {
 		return nil
 	}
 	agent := os.Getppid()
-	return watchdog.NewLenient(agentSilence(l.Silence), l.Heartbeat, func() bool { return wantsProcessor(agent) }, func() { close(k.silent) })
-}
-
-// wantsProcessor reports whether any thread of a process runs or waits for a processor.
-func wantsProcessor(pid int) bool {
-	dir := "/proc/" + strconv.Itoa(pid) + "/task"
-	threads, err := os.ReadDir(dir)
-	if err != nil {
-		return false
-	}
-	for _, t := range threads {
-		stat, err := os.ReadFile(dir + "/" + t.Name() + "/stat")
-		if err != nil {
-			continue // it has ended
-		}
-		if p, ok := parseStat(pid, stat); ok && p.State == 'R' {
-			return true
-		}
-	}
-	return false
+	return watchdog.NewLenient(agentSilence(l.Silence), l.Heartbeat, EffortOf(agent).Works, func() { close(k.silent) })
 }
 
 // condition says what keeps a process from answering, as far as the process table tells.

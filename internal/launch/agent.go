@@ -140,9 +140,13 @@ func (a *agent) run(ctx context.Context, secret session.Secret) error {
 	defer a.pool.close()
 	dialCtx, cancel := context.WithTimeout(ctx, dialLimit)
 	defer cancel()
+	var excuse func() bool // the launcher's, which started this process
+	if a.cfg.Here && a.cfg.tree().Parent(a.cfg.Node) < 0 {
+		excuse = keeper.EffortOf(os.Getppid()).Works
+	}
 	a.link, err = session.Dial(dialCtx, session.AgentConfig{
 		Parents: a.cfg.Parents, Job: a.cfg.Job, Generation: a.cfg.Generation, Node: a.cfg.Node,
-		Incarnation: a.incarnation, Secret: secret, Build: version.Get().BuildID(), Addresses: a.pool.addresses(), Log: a.log,
+		Incarnation: a.incarnation, Secret: secret, Build: version.Get().BuildID(), Addresses: a.pool.addresses(), Excuse: excuse, Log: a.log,
 	})
 	if err != nil {
 		return err

@@ -25,6 +25,7 @@ type AgentConfig struct {
 	Verbose    bool        `json:"verbose"`
 	Window     uint64      `json:"window"`           // bytes of its ranks' output that may be sent and not yet shown
 	Ports      ports.Range `json:"ports"`            // to listen on
+	Here       bool        `json:"here,omitempty"`   // launcher and agents are all on one host
 	Radix      int         `json:"radix,omitempty"`  // of the tree in which agents report
 	Staged     bool        `json:"staged,omitempty"` // the agent is a copy that was made for this job, and removes its file
 

@@ -16,10 +16,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/mkrun/mkrun/internal/keeper"
 	"github.com/mkrun/mkrun/internal/pattern"
 	"github.com/mkrun/mkrun/internal/plan"
 	"github.com/mkrun/mkrun/internal/ports"
 	"github.com/mkrun/mkrun/internal/session"
+	pb "github.com/mkrun/mkrun/internal/session/sessionpb"
 )
 
 // Job is what a user asked for, with everything resolved that can be before anything starts.
@@ -213,6 +215,14 @@ func (j *Job) silence() time.Duration {
 		}
 	}
 	return DefaultSilence + time.Duration(max(0, here-crowdedAgents*runtime.NumCPU()))*100*time.Millisecond
+}
+
+// excuse is that of an agent of this host. One of another host cannot be looked at.
+func (j *Job) excuse(hello *pb.Hello) func() bool {
+	if j.Hosts[hello.GetNode()].remote() {
+		return nil
+	}
+	return keeper.EffortOf(int(hello.GetPid())).Works
 }
 
 // NewID makes a job id: 80 random bits, in letters and digits that survive host names, paths and labels.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"sync"
 
+	"github.com/mkrun/mkrun/internal/keeper"
 	"github.com/mkrun/mkrun/internal/session"
 	pb "github.com/mkrun/mkrun/internal/session/sessionpb"
 	"github.com/mkrun/mkrun/internal/version"
@@ -77,8 +78,12 @@ func (a *agent) openRelay(ctx context.Context, secret session.Secret) error {
 		return fmt.Errorf("listening for agents: %w", err)
 	}
 	r := &relay{addresses: []string{listener.Addr().String()}, secret: secret, served: make(chan error, 1), starts: func() {}}
+	var excuse session.Excuse
+	if a.cfg.Here {
+		excuse = func(hello *pb.Hello) func() bool { return keeper.EffortOf(int(hello.GetPid())).Works }
+	}
 	r.Relay, err = session.NewRelay(session.RelayConfig{
-		Job: a.cfg.Job, Generation: a.cfg.Generation, Secret: secret, Node: a.cfg.Node, Tree: a.cfg.tree(), Build: version.Get().BuildID(), Log: a.log,
+		Job: a.cfg.Job, Generation: a.cfg.Generation, Secret: secret, Node: a.cfg.Node, Tree: a.cfg.tree(), Excuse: excuse, Build: version.Get().BuildID(), Log: a.log,
 	}, a.link)
 	if err != nil {
 		_ = listener.Close()

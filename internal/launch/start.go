@@ -34,7 +34,7 @@ func (l *launcher) startAgents(ctx context.Context, parents []string) error {
 // agentConfig is what one agent is told.
 func (l *launcher) agentConfig(node int) AgentConfig {
 	cfg := AgentConfig{
-		Job: l.job.ID, Generation: firstGeneration, Nodes: len(l.job.Hosts), InheritEnv: l.job.Remote(),
+		Job: l.job.ID, Generation: firstGeneration, Nodes: len(l.job.Hosts), InheritEnv: l.job.Remote(), Here: !l.job.Remote(),
 		Look:    l.job.Bind != "" && l.job.Bind != BindNone || l.job.GPUs != "" || l.job.GPUIsolate,
 		Parents: l.parents, Verbose: l.opts.Verbose, Window: nodeWindow(len(l.job.Hosts)), Radix: l.job.Radix, Ports: l.job.Ports, Hold: l.job.Hold, AgentPart: l.part(node),
 	}

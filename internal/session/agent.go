@@ -27,10 +27,11 @@ type AgentConfig struct {
 	Node        int    // index assigned by the launcher
 	Incarnation uint64 // random per agent process, not 0
 	Secret      Secret
-	Build       string   // of this program
-	Hostname    string   // os.Hostname() when empty
-	Addresses   []string // host:port of this agent's gossip, as peers may reach it
-	Dial        DialFunc // TCP when nil
+	Build       string      // of this program
+	Hostname    string      // os.Hostname() when empty
+	Addresses   []string    // host:port of this agent's gossip, as peers may reach it
+	Dial        DialFunc    // TCP when nil
+	Excuse      func() bool // whether the parent is at work although it says nothing; nil: nobody can tell
 	Log         *slog.Logger
 
 	protocol uint32 // ProtocolVersion; tests pretend to be another build
@@ -153,7 +154,11 @@ func greet(ctx context.Context, cfg AgentConfig, conn *memberConn) (*AgentLink, 
 	}
 	heartbeat := time.Duration(l.welcome.HeartbeatMs) * time.Millisecond
 	silence := time.Duration(l.welcome.SilenceMs) * time.Millisecond
-	l.watch = watchdog.New(silence, heartbeat, func() {
+	excuse := cfg.Excuse
+	if excuse == nil {
+		excuse = func() bool { return false }
+	}
+	l.watch = watchdog.NewLenient(silence, heartbeat, excuse, func() {
 		l.end(fmt.Errorf("the parent at %s said nothing for %v", conn.RemoteAddr(), silence))
 	})
 	l.wg.Go(func() { l.beat(heartbeat) })

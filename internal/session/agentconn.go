@@ -94,8 +94,8 @@ func (a *agentConn) end() bool {
 }
 
 // write sends what is queued, and a heartbeat whenever one is due. A message that the agent does not
-// take within the silence bound fails it.
-func (a *agentConn) write(st stream, cfg parentConfig) {
+// take within the silence bound fails it, unless it has an excuse.
+func (a *agentConn) write(st stream, cfg parentConfig, excuse func() bool) {
 	welcome := &pb.Welcome{
 		Protocol:    cfg.protocol,
 		Build:       cfg.build,
@@ -103,7 +103,7 @@ func (a *agentConn) write(st stream, cfg parentConfig) {
 		SilenceMs:   (cfg.silence + cfg.silence/2).Milliseconds(),
 	}
 	send := func(m *pb.ToAgent) bool {
-		stuck := time.AfterFunc(cfg.silence, func() {
+		stuck := watchdog.NewLenient(cfg.silence, cfg.heartbeat, excuse, func() {
 			a.fail(fmt.Sprintf("it took no message for %v", cfg.silence))
 		})
 		defer stuck.Stop()

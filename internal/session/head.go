@@ -21,6 +21,7 @@ type HeadConfig struct {
 	Build      string        // of this program; named in refusals
 	Heartbeat  time.Duration // DefaultHeartbeat
 	Silence    time.Duration // DefaultSilence; of an agent, before it counts as lost
+	Excuse     Excuse        // of silent agents; nil: none has one
 	StoreLimit int64         // bytes of endpoint data that all ranks together may put between two fences; 512 MiB
 	Log        *slog.Logger  // slog.Default()
 
@@ -111,7 +112,7 @@ func NewHead(cfg HeadConfig) (*Head, error) {
 	h := &Head{events: make(chan HeadEvent, 64), limit: cfg.StoreLimit, current: cfg.Generation}
 	h.parent = newParent(parentConfig{
 		node: theHead, tree: Tree{cfg.Radix, cfg.Nodes}, job: cfg.Job, generation: cfg.Generation, build: cfg.Build,
-		heartbeat: cfg.Heartbeat, silence: cfg.Silence, protocol: cfg.protocol,
+		heartbeat: cfg.Heartbeat, silence: cfg.Silence, excuse: cfg.Excuse, protocol: cfg.protocol,
 	}, h, config, cfg.Log.With("job", cfg.Job, "role", "head"))
 	return h, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -254,6 +255,45 @@ func TestSilence(t *testing.T) {
 		if want := "the parent at bufconn said nothing for 4.5s"; link.Err().Error() != want {
 			t.Errorf("reason %q, want %q", link.Err(), want)
 		}
+	})
+}
+
+// An agent that is silent since it does not get its turn is waited for, by the head and the head by it.
+func TestSilenceIsExcused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const long = 10 * time.Second
+		var start time.Time
+		var wg sync.WaitGroup
+		works := func() bool { return time.Since(start) < long }
+		r, l := bubble(t, HeadConfig{Nodes: 1, Excuse: func(hello *pb.Hello) func() bool {
+			if hello.GetPid() != int32(os.Getpid()) {
+				t.Errorf("an excuse of process %d", hello.GetPid())
+			}
+			return works
+		}})
+		silent := make(chan struct{})
+		cfg := r.agentConfig(0)
+		cfg.Dial = func(ctx context.Context, _ string) (net.Conn, error) {
+			conn, err := l.DialContext(ctx)
+			return &mutable{Conn: conn, muted: silent, closed: make(chan struct{})}, err
+		}
+		cfg.Excuse = works
+		start = time.Now()
+		link, err := r.dial(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.event("hello", isHello)
+		close(silent)
+		for who, ended := range map[string]func(){"the head": func() { r.event("loss", isLost) }, "the agent": func() { <-link.Done() }} {
+			wg.Go(func() {
+				ended()
+				if got := time.Since(start); got < long || got > long+DefaultHeartbeat {
+					t.Errorf("%s saw it after %v, want %v", who, got, long)
+				}
+			})
+		}
+		wg.Wait()
 	})
 }
 

@@ -48,7 +48,22 @@ type parentConfig struct {
 	build      string
 	heartbeat  time.Duration
 	silence    time.Duration
+	excuse     Excuse
 	protocol   uint32
+}
+
+// Excuse is about an agent, by its hello: whether it is at work although it says nothing, so that it is waited for. The result,
+// nil where nobody can tell, is called from then on, whenever the agent has been silent for too long.
+type Excuse func(hello *pb.Hello) func() bool
+
+// of is never nil.
+func (e Excuse) of(hello *pb.Hello) func() bool {
+	if e != nil {
+		if excuse := e(hello); excuse != nil {
+			return excuse
+		}
+	}
+	return func() bool { return false }
 }
 
 // owner acts on what happens to agents; calls for one agent do not overlap.
@@ -197,13 +212,13 @@ func (p *parent) connect(st stream) error {
 		return nil
 	}
 
-	a.watch = watchdog.New(p.cfg.silence, p.cfg.heartbeat, func() {
+	a.watch = watchdog.NewLenient(p.cfg.silence, p.cfg.heartbeat, p.cfg.excuse.of(hello), func() {
 		a.fail(fmt.Sprintf("it said nothing for %v", p.cfg.silence))
 	})
 	sent := make(chan struct{})
 	go func() {
 		defer close(sent)
-		a.write(st, p.cfg)
+		a.write(st, p.cfg, p.cfg.excuse.of(hello))
 	}()
 	ending := p.owner.hear(a, first)
 	if ending == nil {

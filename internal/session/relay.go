@@ -17,6 +17,7 @@ type RelayConfig struct {
 	Node       int
 	Tree       Tree
 	Build      string
+	Excuse     Excuse       // of silent agents; nil: none has one
 	Log        *slog.Logger // slog.Default()
 
 	protocol uint32
@@ -45,7 +46,7 @@ func NewRelay(cfg RelayConfig, up *AgentLink) (*Relay, error) {
 	heartbeat, silence := up.Bounds()
 	r.parent = newParent(parentConfig{
 		node: cfg.Node, tree: cfg.Tree, job: cfg.Job, generation: cfg.Generation, build: cfg.Build,
-		heartbeat: heartbeat, silence: silence, protocol: cfg.protocol,
+		heartbeat: heartbeat, silence: silence, excuse: cfg.Excuse, protocol: cfg.protocol,
 	}, r, config, cfg.Log.With("job", cfg.Job, "relay", cfg.Node))
 	return r, nil
 }
