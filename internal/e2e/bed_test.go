@@ -146,7 +146,11 @@ func begin(t *testing.T, args ...string) *job {
 // beginWith is begin with input from a file.
 func beginWith(t *testing.T, input string, args ...string) *job {
 	t.Helper()
-	return beginMkrunWith(t, input, append([]string{"launch", "--ssh-cmd", "ssh -F " + bed.dir + "/ssh_config"}, args...)...)
+	command := []string{"launch"}
+	if !slices.Contains(args, "standing") { // agents that run already take no ssh
+		command = append(command, "--ssh-cmd", "ssh -F "+bed.dir+"/ssh_config")
+	}
+	return beginMkrunWith(t, input, append(command, args...)...)
 }
 
 // beginMkrun does the same with any of mkrun's commands.

@@ -35,11 +35,11 @@ func ways(b *testing.B) []way {
 	for _, h := range hosts {
 		parallel.WriteString(strings.Join(ssh, " ") + " " + h + " true & ")
 	}
-	mkrun := []string{bed.mkrun, "launch", "--ssh-cmd", strings.Join(ssh, " "), "-H", all + ":4"}
+	mkrun := []string{bed.mkrun, "launch", "-H", all + ":4"}
 	secret, _ := stand(b, hosts...)
 	list := []way{
 		{name: "ssh", argv: onH1("sh", "-c", parallel.String()+"wait")},
-		{name: "mkrun", over: "ssh", argv: onH1(append(slices.Clone(mkrun), "--agent", "ssh", "--", "true")...)},
+		{name: "mkrun", over: "ssh", argv: onH1(append(slices.Clone(mkrun), "--agent", "ssh", "--ssh-cmd", strings.Join(ssh, " "), "--", "true")...)},
 	}
 	ompi := openMPI()
 	if ompi != "" {
