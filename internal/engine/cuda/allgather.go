@@ -22,6 +22,17 @@ type gatherer struct {
 	err  error // of the last call that failed: what the library can only say in general
 }
 
+// during lets the library gather until ctx or the instance's life ends, or until a rank has not answered for its wait time-out.
+func (in *instance) during(ctx context.Context) (done func()) {
+	bounded, cancel := context.WithTimeoutCause(ctx, in.cfg.WaitTimeout, fmt.Errorf("no answer for %v", in.cfg.WaitTimeout))
+	stop := context.AfterFunc(in.life, cancel)
+	in.boot.ctx = bounded
+	return func() {
+		stop()
+		cancel()
+	}
+}
+
 // gather returns what every rank gave, in rank order. All give the same number of bytes.
 func (g *gatherer) gather(mine []byte) ([]byte, error) {
 	if err := g.boot.Put(g.ctx, engine.Everyone, mine); err != nil {
@@ -37,7 +48,7 @@ func (g *gatherer) gather(mine []byte) ([]byte, error) {
 			return nil, fmt.Errorf("asking rank %d: %w", rank, err)
 		}
 		if len(theirs) != len(mine) {
-			return nil, fmt.Errorf("rank %d gave %d bytes, rank after rank %d are wanted: do all run one build?", rank, len(theirs), len(mine))
+			return nil, fmt.Errorf("rank %d gave %d bytes where %d are wanted: do all ranks run the same mkrun and libmkernel.so?", rank, len(theirs), len(mine))
 		}
 		all = append(all, theirs...)
 	}

@@ -85,9 +85,7 @@ func (e *Engine) Open(ctx context.Context, cfg engine.Config) (engine.Instance, 
 	if err != nil {
 		return nil, err
 	}
-	bounded, cancel := context.WithTimeoutCause(ctx, cfg.WaitTimeout, fmt.Errorf("no answer for %v", cfg.WaitTimeout))
-	defer cancel()
-	in.boot.ctx = bounded
+	defer in.during(ctx)()
 	if err := in.open(); err != nil {
 		in.Abort(err)
 		return nil, errors.Join(fmt.Errorf("opening the cuda engine: %w", err), in.Close())

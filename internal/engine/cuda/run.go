@@ -22,10 +22,16 @@ func (in *instance) Sync(ctx context.Context) error {
 	if err := in.aborted(); err != nil {
 		return err
 	}
-	return in.barrier()
+	err := in.barrier(ctx)
+	if reason := in.aborted(); err != nil && reason != nil {
+		return reason
+	}
+	return err
 }
 
-func (in *instance) barrier() error {
+// barrier lines up the ranks on their devices; those of other nodes that NICs reach, by the library's all-gather.
+func (in *instance) barrier(ctx context.Context) error {
+	defer in.during(ctx)()
 	var e C.mk_error
 	err := in.check(C.mkrun_call_mk_barrier(in.lib, in.context, in.stream, &e), &e)
 	if refused := (*Error)(nil); errors.As(err, &refused) && refused.Code == CodeAborted {
@@ -65,7 +71,7 @@ func (in *instance) Queue(ctx context.Context, calls int) ([]engine.Stats, error
 		if err := in.hold(time.Duration(n) * hostLead); err != nil {
 			return nil, err
 		}
-		stats, err := in.calls(ctx, n, func(int) error { return in.barrier() })
+		stats, err := in.calls(ctx, n, func(int) error { return in.barrier(ctx) })
 		if err != nil {
 			return nil, err
 		}

@@ -38,9 +38,7 @@ func (in *instance) Record(ctx context.Context) (engine.Timeline, error) {
 	}
 	stop := context.AfterFunc(ctx, func() { in.Abort(context.Cause(ctx)) })
 	defer stop()
-	bounded, cancel := context.WithTimeoutCause(ctx, in.cfg.WaitTimeout, fmt.Errorf("no answer for %v", in.cfg.WaitTimeout))
-	defer cancel()
-	in.boot.ctx = bounded
+	defer in.during(ctx)()
 	events := make([]C.mk_timeline_event, mostEvents)
 	var count, lost C.uint64_t
 	var e C.mk_error
