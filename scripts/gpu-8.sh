@@ -15,7 +15,7 @@
 #                      on the CPU engine at twice as many random ones
 #   --root FOLDER      where bin/ and build/ are, if not beside this script
 #
-# Exit status: 0; 1 something failed; 2 bad command line, nothing built, no GPU. No setting of a card is changed. NVLink
+# Exit status: 0; 1 something failed, or a check of results took longer than it may; 2 bad command line, nothing built, no GPU. No setting of a card is changed. NVLink
 # multicast is not used: the variables below keep it off in other libraries.
 set -uo pipefail
 export NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 NVSHMEM_DISABLE_NVLS=1
@@ -33,6 +33,8 @@ usage() {
 
 scripts=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=${scripts%/scripts}
+# shellcheck source=scripts/gpu/common.sh
+. "$scripts/gpu/common.sh"
 out='' only='' pretended='' mode=run cpu='' seconds=570 ranks='' shapes=$SHAPES
 number() { case $2 in '' | *[!0-9]* | 0* | ???????*) usage "$1 \"$2\": a number is wanted, from 1 to 999999 and without zeros in front" ;; esac }
 while [ $# -gt 0 ]; do
@@ -75,7 +77,7 @@ done
 if [ -n "$cpu" ]; then
   gpus=0 ranks=${ranks:-8}
 else
-  gpus=${pretended:-$(nvidia-smi -L 2> /dev/null | grep -c '^GPU ')}
+  gpus=${pretended:-$(gpus_seen)}
   [ "$gpus" -gt 0 ] || { say "no GPU here"; exit 2; }
   for n in 8 4 2 1; do [ -n "$ranks" ] || [ "$gpus" -lt $n ] || ranks=$n; done
   [ "$ranks" -le "$gpus" ] || usage "--ranks $ranks: there are $gpus GPUs"
@@ -88,7 +90,7 @@ if [ "$mode" != show ]; then
   mkdir -p "$out" 2> /dev/null || usage "$out cannot be made"
   work=$(mktemp -d) || exit 2
   trap 'rm -rf "$work"' EXIT
-  trap 'collect; exit 1' TERM INT
+  trap 'trap "" TERM INT HUP; end_running; collect; say "interrupted; what there is lies in $out"; exit 1' TERM INT HUP
   # Logs of a run before are not of this one.
   rm -f "$out"/{table.txt,facts.txt,parts.tsv,logs.txt,topo.json,bench.json,tuned.yaml,more.tar.gz}
 else
@@ -124,14 +126,13 @@ execute() {
     status=skipped
   else
     printf '\n$ %s\n' "$text" >> "$log"
-    if [ -n "$file" ]; then
-      timeout --kill-after=5 "$limit" "$@" > "$work/$file" 2>> "$log" < /dev/null || rc=$?
-    else
-      timeout --kill-after=5 "$limit" "$@" >> "$log" 2>&1 < /dev/null || rc=$?
-    fi
+    bounded "${file:+$work/}${file:-$log}" "$log" "$limit" "$@" || rc=$?
     case $rc in
       0) status=ok ;;
-      124 | 137) status="cut" ;;
+      124 | 137) # a timing that is cut leaves what it has; a check that is has shown nothing
+        status="cut"
+        [ "$1" != build/gpu_ag_gemm ] || failed=1
+        ;;
       3) [[ "$*" == "bin/mkrun topo "* ]] && status=degraded || status=failed ;;
       *) status=failed ;;
     esac

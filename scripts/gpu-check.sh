@@ -44,12 +44,18 @@ while [ $# -gt 0 ]; do
 done
 here=$PWD
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
+# shellcheck source=scripts/gpu/common.sh
+. scripts/gpu/common.sh
 case $out in '') out=build/gpu-check ;; /*) ;; *) out=$here/$out ;; esac
-gpus=${pretended:-$(nvidia-smi -L 2> /dev/null | grep -c '^GPU ')}
+gpus=${pretended:-$(gpus_seen)}
 [ "$gpus" -gt 0 ] || { say "no GPU here"; exit 2; }
 seconds=${seconds:-$((gpus < 2 ? 200 : 540))}
 ranks=$((gpus < 2 ? 1 : 2)) # with a GPU each
 failed=0 mps=''
+# No more than that are used, so that more ranks share them.
+[ "$gpus" -le "$ranks" ] || CUDA_VISIBLE_DEVICES=$(cut -d, -f1-"$ranks" <<< "${CUDA_VISIBLE_DEVICES:-0,1}")
+[ -z "${CUDA_VISIBLE_DEVICES:-}" ] || export CUDA_VISIBLE_DEVICES
+visible=${CUDA_VISIBLE_DEVICES:-}
 
 if [ -z "$show" ]; then
   for file in bin/mkrun build/libmkernel.so build/gpu_ag_gemm build/gpu_measure build/plans/written; do
@@ -73,7 +79,7 @@ step() {
     status=skipped
   else
     printf '\n$ %s\n' "$*" >> "$out/$log"
-    timeout --kill-after=5 "$limit" "$@" >> "$out/$log" 2>&1 < /dev/null || rc=$?
+    bounded "$out/$log" "$out/$log" "$limit" "$@" || rc=$?
     case $rc in 0) ;; 124 | 137) status="cut" ;; *) status="failed" ;; esac
   fi
   [ "$status" = ok ] || failed=1
@@ -86,7 +92,11 @@ begin_sharing() {
   command -v nvidia-cuda-mps-control > /dev/null || { say "there is no MPS here: ranks that share a GPU are left out"; return 1; }
   mps=$work/mps
   export CUDA_MPS_PIPE_DIRECTORY=$mps/pipe CUDA_MPS_LOG_DIRECTORY=$mps/log
-  mkdir -p "$mps/pipe" "$mps/log" && nvidia-cuda-mps-control -d && return
+  if mkdir -p "$mps/pipe" "$mps/log" && nvidia-cuda-mps-control -d; then
+    # Clients count the daemon's GPUs.
+    [ -z "$visible" ] || CUDA_VISIBLE_DEVICES=$(seq -s, 0 $((ranks - 1)))
+    return
+  fi
   say "the MPS daemon does not start: ranks that share a GPU are left out"
   failed=1
   end_sharing
@@ -97,6 +107,7 @@ end_sharing() {
   echo quit | timeout 20 nvidia-cuda-mps-control > /dev/null
   mps=''
   unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
+  [ -z "$visible" ] || CUDA_VISIBLE_DEVICES=$visible
 }
 
 check=(build/gpu_ag_gemm) # RANKS MODE CHUNKS NODES SEED LINK
@@ -105,6 +116,7 @@ work=WORK # in listings
 if [ -z "$show" ]; then
   work=$(mktemp -d) || exit 2
   trap 'end_sharing; rm -rf "$work"' EXIT
+  trap 'trap "" TERM INT HUP; end_running; say "interrupted; logs in $out"; exit 1' TERM INT HUP
 fi
 bench=(python3 -W ignore scripts/gpu/bench.py)
 export PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1

@@ -3,14 +3,18 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 )
 
 // gpuScript is the script for machines with many GPUs, which are rarely at hand; checkScript is the one for one or two.
@@ -26,7 +30,7 @@ func readScripts(t *testing.T) {
 	if err != nil || len(scripts) == 0 {
 		t.Fatalf("%q, %v", scripts, err)
 	}
-	for _, name := range append(scripts, gpuScript, checkScript) {
+	for _, name := range append(scripts, gpuScript, checkScript, "../../scripts/gpu/common.sh") {
 		if _, err := os.ReadFile(name); err != nil {
 			t.Fatal(err)
 		}
@@ -276,7 +280,7 @@ func checkRun(t *testing.T, gpus int, fails string, args ...string) (status int,
 		t.Fatal(err)
 	}
 	root, bin := t.TempDir(), t.TempDir()
-	const well = `echo "$(basename $0) $*"; case "$(basename $0) $*" in FAILS*) exit 1 ;; esac; echo "1 passed, 0 failed"`
+	const well = `echo "$(basename $0) $*"; case "$(basename $0) $* on ${CUDA_VISIBLE_DEVICES:-all}" in FAILS*) exit 1 ;; esac; echo "1 passed, 0 failed"`
 	program := func(path, text string) {
 		t.Helper()
 		err := os.MkdirAll(filepath.Dir(path), 0o755)
@@ -324,6 +328,69 @@ exit "${2:-0}"`
 	return cmd.ProcessState.ExitCode(), steps, said
 }
 
+// A signal ends the command in progress with all that it started, and then the script, at once.
+func TestGPUScriptsEndAtOnce(t *testing.T) {
+	readScripts(t)
+	scripts, err := filepath.Abs("../../scripts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, script := range []string{"gpu-8.sh", "gpu-check.sh"} {
+		for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
+			t.Run(fmt.Sprint(script, " ", sig), func(t *testing.T) {
+				root := t.TempDir()
+				for name, text := range map[string]string{
+					"build/gpu_ag_gemm": "sleep 100 & echo up >&3; wait", "build/gpu_measure": "", "build/libmkernel.so": "", "build/plans/written": "", "bin/mkrun": "",
+					"path/nvidia-smi": "[ \"$1\" != -L ] || echo 'GPU 0: H200'",
+				} {
+					err := os.MkdirAll(filepath.Dir(filepath.Join(root, name)), 0o755)
+					if err == nil {
+						err = os.WriteFile(filepath.Join(root, name), []byte("#!/bin/sh\n"+text+"\n"), 0o755)
+					}
+					if err != nil {
+						t.Fatal(err)
+					}
+				}
+				if err := os.Symlink(scripts, filepath.Join(root, "scripts")); err != nil {
+					t.Fatal(err)
+				}
+				alive, held, err := os.Pipe() // all processes hold it
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer alive.Close()
+				args := []string{filepath.Join(root, "scripts", script), filepath.Join(root, "out")}
+				if script == "gpu-8.sh" {
+					args = append(args, "--root", root, "--parts", "right")
+				}
+				var said bytes.Buffer
+				cmd := exec.CommandContext(t.Context(), "bash", args...)
+				cmd.Env = append(os.Environ(), "PATH="+filepath.Join(root, "path")+":"+os.Getenv("PATH"))
+				cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = &said, &said, []*os.File{held}
+				if err := errors.Join(cmd.Start(), held.Close(), alive.SetReadDeadline(time.Now().Add(time.Minute))); err != nil {
+					t.Fatal(err)
+				}
+				if up := make([]byte, 3); true {
+					_, err = io.ReadFull(alive, up)
+				}
+				if err == nil {
+					err = cmd.Process.Signal(sig)
+				}
+				if err == nil {
+					_, err = io.ReadAll(alive)
+				}
+				if err != nil {
+					_ = cmd.Process.Kill()
+				}
+				_ = cmd.Wait()
+				if err != nil || cmd.ProcessState.ExitCode() != 1 || !strings.Contains(said.String(), "interrupted; ") {
+					t.Errorf("%v, %v\n%s", err, cmd.ProcessState, said.String())
+				}
+			})
+		}
+	}
+}
+
 // One GPU is enough; what fails is told and the rest goes on; what no time is left for is said.
 func TestCheckScriptRuns(t *testing.T) {
 	for gpus, fuzz := range map[int]string{1: "4 of 4", 2: "6 of 6"} { // two GPUs: nodes of one each, too
@@ -342,6 +409,21 @@ func TestCheckScriptRuns(t *testing.T) {
 	if status != 1 || !strings.Contains(steps, "memcheck\tok\tN\t") || !strings.Contains(steps, "racecheck\tfailed\tN\t") {
 		t.Errorf("status %d\n%s\n%s", status, said, steps)
 	}
+	// Where there are more GPUs two are used, so that ranks do share them.
+	if status, steps, said := checkRun(t, 8, "gpu_ag_gemm 4 brief on 0,1"); status != 1 || !strings.Contains(steps, "shared\tfailed\tN\tbuild/gpu_ag_gemm 4 brief\n") {
+		t.Errorf("status %d\n%s\n%s", status, said, steps)
+	}
+	t.Run("GPUs that CUDA hides", func(t *testing.T) {
+		t.Setenv("CUDA_VISIBLE_DEVICES", "GPU-7")
+		if status, steps, said := checkRun(t, 8, "gpu_ag_gemm 2 brief on 0"); status != 1 || !strings.Contains(steps, "right\tok\tN\tbuild/gpu_ag_gemm 1\n") ||
+			strings.Contains(steps, "right\tok\tN\tbuild/gpu_ag_gemm 2\n") || !strings.Contains(steps, "shared\tfailed\tN\tbuild/gpu_ag_gemm 2 brief\n") {
+			t.Errorf("status %d\n%s\n%s", status, said, steps)
+		}
+		t.Setenv("CUDA_VISIBLE_DEVICES", "")
+		if status, _, said := checkRun(t, 8, "nothing"); status != 2 || said != "gpu-check: no GPU here\n" {
+			t.Errorf("none is shown: status %d, %s", status, said)
+		}
+	})
 	status, steps, said = checkRun(t, 1, "nothing", "--seconds", "2")
 	if status != 1 || strings.Contains(steps, "\tok\t") || !strings.Contains(said, "skipped right, after N s: build/gpu_ag_gemm 1\n") {
 		t.Errorf("status %d\n%s\n%s", status, said, steps)
