@@ -96,6 +96,7 @@ func (f *benchFlags) bench(cmd *cobra.Command, operatorName string) error {
 			}
 			return docs, err
 		},
+		Ready: bench.Ready,
 		Script: func(ctx context.Context, job bench.Job) (*bench.Timings, error) {
 			return bench.Python(ctx, job, cmd.ErrOrStderr())
 		},

@@ -119,6 +119,27 @@ func Python(ctx context.Context, job Job, progress io.Writer) (t *Timings, err e
 	return readTimings(data)
 }
 
+// Ready says why Python cannot run the script here. It takes as long as PyTorch needs to be loaded, and saves the times that would be
+// taken before the script fails.
+func Ready(ctx context.Context) error {
+	const question = "import torch, torch.distributed._symmetric_memory\nif not torch.cuda.is_available(): raise SystemExit('its PyTorch sees no GPU')"
+	cmd := exec.CommandContext(ctx, "python3", "-W", "ignore", "-c", question)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd.WaitDelay = pythonGrace
+	out, err := cmd.CombinedOutput()
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	}
+	why := err.Error()
+	if lines := strings.Split(strings.TrimSpace(string(out)), "\n"); lines[len(lines)-1] != "" {
+		why = lines[len(lines)-1]
+	}
+	return fmt.Errorf("the baselines need a python3 in the PATH that has PyTorch with CUDA: %s", why)
+}
+
 func readTimings(data []byte) (*Timings, error) {
 	var t Timings
 	if err := json.Unmarshal(data, &t); err != nil {

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/mkrun/mkrun/internal/config"
+	"github.com/mkrun/mkrun/internal/engine/cuda/cudatest"
 	"github.com/mkrun/mkrun/internal/plan"
 	"github.com/mkrun/mkrun/internal/report"
 	"github.com/mkrun/mkrun/internal/request"
@@ -287,6 +288,53 @@ func TestSessionWithoutBaselines(t *testing.T) {
 	}
 	if d, err = session(wrong).Run(context.Background()); err != nil || d.Rows[0].Ours.ok() {
 		t.Errorf("a wrong result has a time: %+v, %v", d, err)
+	}
+}
+
+// What the baselines cannot do, or a machine without PyTorch, is told before anything is timed.
+func TestSessionRefusesBaselines(t *testing.T) {
+	library, err := cudatest.Build(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("MKRUN_LIB", library)
+	t.Setenv("HOSTLIB_GPUS", "2")
+	for name, tt := range map[string]struct {
+		m     int64
+		ready error
+		want  string
+	}{
+		"unequal shards": {65, nil, "shape 65x32x16: --vs: the baselines gather the same number of rows from each rank: M is 65, and must be a multiple of 2"},
+		"no PyTorch":     {64, errors.New("no torch"), "--vs nccl: no torch; leave --vs out to time ag_gemm alone"},
+	} {
+		s := session(func(context.Context, []*request.Resolved) ([]*report.Document, error) {
+			t.Errorf("%s: something was launched", name)
+			return nil, errors.New("no")
+		})
+		s.Request.Engine, s.Versus, s.Shapes = "cuda", []string{"nccl"}, []request.ListedShape{{M: tt.m, N: 32, K: 16}}
+		s.Ready = func(context.Context) error { return tt.ready }
+		_, err := s.Run(t.Context())
+		if refused := (*RefusedError)(nil); !errors.As(err, &refused) || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: error %v, want one with %q", name, err, tt.want)
+		}
+	}
+}
+
+// Python's last words are the reason.
+func TestReady(t *testing.T) {
+	bin := t.TempDir()
+	for program, want := range map[string]string{
+		"exit 0": "",
+		"echo Traceback >&2; echo \"ModuleNotFoundError: No module named 'torch'\" >&2; exit 1": "has PyTorch with CUDA: ModuleNotFoundError: No module named 'torch'",
+		"exit 3": "has PyTorch with CUDA: exit status 3",
+	} {
+		if err := os.WriteFile(filepath.Join(bin, "python3"), []byte("#!/bin/sh\n"+program+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		t.Setenv("PATH", bin)
+		if err := Ready(t.Context()); (err == nil) != (want == "") || err != nil && !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", program, err, want)
+		}
 	}
 }
 

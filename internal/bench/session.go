@@ -26,6 +26,7 @@ type Session struct {
 	Today   string // YYYY-MM-DD
 
 	Launch   tune.Launch
+	Ready    func(context.Context) error                  // why Script cannot run, before anything does: Ready
 	Script   func(context.Context, Job) (*Timings, error) // times the baselines: Python
 	Progress io.Writer
 }
@@ -44,6 +45,13 @@ func (s *Session) Run(ctx context.Context) (*Document, error) {
 	runs, d, err := s.plan()
 	if err != nil {
 		return nil, &RefusedError{err}
+	}
+	if len(s.Versus) > 0 {
+		if err := s.Ready(ctx); ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		} else if err != nil {
+			return nil, &RefusedError{fmt.Errorf("--vs %s: %w; leave --vs out to time %s alone", strings.Join(s.Versus, ","), err, d.Operator)}
+		}
 	}
 	for i, run := range runs {
 		fmt.Fprintf(s.Progress, "bench: %s (%d of %d), launched\n", d.Rows[i].Name, i+1, len(runs))
@@ -128,6 +136,11 @@ func (s *Session) plan() ([]*request.Resolved, *Document, error) {
 			d.Operator, s.Request.World)
 	case s.Request.CUDA.ShareGPUs:
 		return nil, nil, errors.New("--vs: the baselines cannot share GPUs: leave --share-gpus out")
+	}
+	for i := range d.Rows {
+		if m, ranks := d.Rows[i].Shape.M, int64(d.World.Size); m%ranks != 0 {
+			return nil, nil, fmt.Errorf("shape %v: --vs: the baselines gather the same number of rows from each rank: M is %d, and must be a multiple of %d", s.Shapes[i], m, ranks)
+		}
 	}
 	return runs, d, nil
 }

@@ -245,7 +245,7 @@ def bench_ag(r, shape):
 
 def table_gemm(shape, out, _options):
     m, n, k = shape
-    base = out["cublas"]["ms"]
+    base = out["cublas"].get("ms", math.nan)
     for name, x in out.items():
         if "error" in x:
             print(f"gemm {m},{n},{k} {name}: {x['error']}")
@@ -257,7 +257,7 @@ def table_gemm(shape, out, _options):
 def table_ag(shape, out, options):
     m, n, k = shape
     best = min((x["ms"] for name, x in out.items() if name in ("sequence", "asynctp") and "error" not in x), default=math.nan)
-    gemm = out["gemm"]["ms"]
+    gemm = out["gemm"].get("ms", math.nan)
     link = ""
     if options.nodes > 1:
         # What arrives at a rank from the other nodes, at the rate of the emulated link.
@@ -325,7 +325,7 @@ def worker(rank, world, options):
     everything, begun = {}, time.time()
     for shape in options.shapes:
         start = time.time()
-        if options.seconds and any(r.gather(start - begun > options.seconds)):
+        if options.seconds is not None and any(r.gather(start - begun > options.seconds)):
             if rank == 0:
                 print(f"# {shape} and what follows is left out: {options.seconds:g} s are over", flush=True)
             break

@@ -135,6 +135,52 @@ func TestSummary(t *testing.T) {
 	}
 }
 
+// A variant that failed costs its own line only: the rest of the table is there.
+func TestReportGoesOnAfterFailures(t *testing.T) {
+	dir := t.TempDir()
+	broken := map[string]any{"error": "flag 3 never came"}
+	unchecked := timing(.3)
+	delete(unchecked, "waited_us") // its first run failed, those that are timed did not
+	run := func(what string, nodes int, results map[string]any) map[string]any {
+		return map[string]any{"what": what, "queued": false, "gpus": 2, "nodes": nodes, "net": 50, "cuda": "13", "torch": "2", "device": "H200",
+			"date": "2026-11-30", "rounds": 3, "iterations": 10, "results": results}
+	}
+	files := map[string]any{
+		"gemm-eager.json": run("gemm", 1, map[string]any{"64,64,64": map[string]any{"cublas": broken, "default": timing(1)},
+			"128,64,64": map[string]any{"cublas": timing(1)}, "256,64,64": map[string]any{"cublas": timing(1), "default": timing(1)}}),
+		"ag-eager.json": run("ag", 1, map[string]any{"8192,1024,8192": map[string]any{"gemm": timing(.17), "sequence": broken, "asynctp": timing(.34), "default": unchecked}}),
+		"ag-nodes.json": run("ag", 2, map[string]any{"64,64,64": map[string]any{"gemm": timing(1)}, "128,64,64": map[string]any{"gemm": broken, "configured": timing(1)},
+			"8192,4096,8192": map[string]any{"gemm": timing(.7), "configured": unchecked}}),
+	}
+	for name, v := range files {
+		data, err := json.Marshal(v)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, name), data, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "steps.tsv"), []byte("right\tok\t3\tbuild/gpu_ag_gemm 1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	table := python(t, "report.py", dir)
+	for _, want := range []string{
+		"gemm   eager  64,64,64: incomplete: ['cublas']\n", "gemm   eager  128,64,64: incomplete: no setting was taken\n", "speed against cublas 1.000\n",
+		"seq nan atp 0.3400 | 0.3000", "nodes  64,64,64: the library refused the setting\n", "nodes  128,64,64: flag 3 never came\n", "| 0.3000 [0.3000 0.3000] /max ",
+	} {
+		if !strings.Contains(table, want) {
+			t.Errorf("the table lacks %q:\n%s", want, table)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "topo.json"), []byte("{\"nodes\": [{"), 0o600); err != nil { // cut
+		t.Fatal(err)
+	}
+	if said := python(t, "summary.py", dir, dir, "2"); !strings.Contains(said, "links  topo.json is no topology") {
+		t.Errorf("a topology that was cut:\n%s", said)
+	}
+}
+
 // A setting that the library refuses is told in a line of its own, by all ranks or none, and the rest goes on.
 func TestBenchGoesOnAfterARefusal(t *testing.T) {
 	const script = `

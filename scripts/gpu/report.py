@@ -29,6 +29,11 @@ def load(folder, pattern):
     return out
 
 
+def waited(x):
+    """How long the call waited; nothing where its first run failed, which is told by a line of its own."""
+    return f" wait {x['waited_us']:.0f}us" if "waited_us" in x else ""
+
+
 def loop_name(data):
     return "queued" if data["queued"] else "eager"
 
@@ -72,10 +77,10 @@ def links(folder):
 def gemm(data):
     ratios = []
     for shape, out in data["results"].items():
-        base = out["cublas"]["ms"]
+        base = out["cublas"].get("ms")
         own = {name: x for name, x in out.items() if name != "cublas" and "error" not in x}
-        if not own:
-            print(f"gemm {loop_name(data)} {shape}: no figure")
+        if not own or not base:
+            print(f"gemm   {loop_name(data):<6} {shape}: incomplete: {[n for n in out if 'error' in out[n]] or 'no setting was taken'}")
             continue
         name, x = next(iter(own.items()))
         ratios.append(base / x["ms"])
@@ -99,26 +104,25 @@ def ag(data):
         kind, bar = BARS.get(shape, ("best", math.inf))
         ratio = x["ms"] / (best if kind == "best" else product)
         movers = " ".join(f"{label} {good[name]['ms']:.4f}" for name, label in MOVERS if name in good)
-        print(f"ag     {loop_name(data):<6} {shape:<15} gemm {product:.4f} seq {good['sequence']['ms']:.4f} "
+        print(f"ag     {loop_name(data):<6} {shape:<15} gemm {product:.4f} seq {baselines.get('sequence', math.nan):.4f} "
               f"atp {baselines.get('asynctp', math.nan):.4f} | {x['ms']:.4f} [{x['p5']:.4f} {x['p95']:.4f}] "
               f"/best {x['ms'] / best:.3f} /gemm {x['ms'] / product:.3f} bar {bar} {kind}: {'met' if ratio <= bar else 'MISSED'} | "
-              f"{movers} | exposed {1 - product / x['ms']:.2f} ({1 - product / best:.2f}) host {x['host_us']:.0f}us "
-              f"wait {x['waited_us']:.0f}us")
+              f"{movers} | exposed {1 - product / x['ms']:.2f} ({1 - product / best:.2f}) host {x['host_us']:.0f}us{waited(x)}")
 
 
 def nodes(data):
     """Emulated nodes: against the product alone or the link alone, whichever takes longer."""
     for shape, out in data["results"].items():
-        x, product = out.get("configured") or out["default"], out["gemm"]["ms"]
-        if "error" in x:
-            print(f"nodes  {shape}: {x['error']}")
+        x, product = out.get("configured") or out.get("default") or {"error": "the library refused the setting"}, out["gemm"].get("ms")
+        if "error" in x or not product:
+            print(f"nodes  {shape}: {x.get('error') or out['gemm'].get('error')}")
             continue
         m, _, k = map(int, shape.split(","))
         link = m * k * 2 * (data["nodes"] - 1) / data["nodes"] / data["net"] * 1e-6
         ratio = x["ms"] / max(product, link)
         print(f"nodes  {data['nodes']} x {data['gpus'] // data['nodes']} at {data['net']:g} GB/s {shape:<15} gemm {product:.4f} link {link:.4f} | "
               f"{x['ms']:.4f} [{x['p5']:.4f} {x['p95']:.4f}] /max {ratio:.3f} bar 1.10: {'met' if ratio <= 1.10 else 'MISSED'} | "
-              f"host {x['host_us']:.0f}us wait {x['waited_us']:.0f}us")
+              f"host {x['host_us']:.0f}us{waited(x)}")
 
 
 def main():

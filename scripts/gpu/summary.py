@@ -80,7 +80,11 @@ def links(folder):
     if not os.path.exists(path) or os.path.getsize(path) == 0:
         return
     with open(path) as f:
-        node = json.load(f)["nodes"][0]
+        try:
+            node = json.load(f)["nodes"][0]
+        except (ValueError, KeyError, IndexError) as e:
+            print(f"links  topo.json is no topology: {e!r}")
+            return
     states = sorted({(g.get("fabric") or {}).get("state", "unknown") for g in node["gpus"]})
     m = node.get("measured") or {"paths": [], "hosts": [], "fans": []}
     paths, hosts = m["paths"], m["hosts"]
