@@ -10,7 +10,7 @@
 #   scripts/setup.sh testbed what scripts/testbed.sh makes hosts of: network namespaces, sshd, packet filter; MPICH, Slurm
 #   scripts/setup.sh rxe     what scripts/rxe.sh makes virtual machines with Soft-RoCE of: QEMU, busybox, verbs programs, a kernel
 #   scripts/setup.sh contenders  Open MPI and PyTorch, which the benchmarks of launchers compare with
-#   scripts/setup.sh cuda    a C++ compiler, python3 with pip (nvcc itself: scripts/cuda-toolchain.sh)
+#   scripts/setup.sh cuda    a C++ compiler; python3 with pip where there is no nvcc that serves (scripts/cuda-toolchain.sh)
 case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -euo pipefail
 
@@ -137,8 +137,10 @@ case ${1:-build} in
     ;;
   cuda)
     need g++ compiles "${CXX:-g++}" c++
-    need python3 command -v python3
-    need python3-pip python3 -m pip --version
+    if ! "${BASH_SOURCE[0]%/*}/cuda-toolchain.sh" --have >/dev/null 2>&1; then # which pip is to install
+      need python3 command -v python3
+      need python3-pip python3 -m pip --version
+    fi
     install_missing
     ;;
   *)

@@ -42,10 +42,10 @@ func TestCUDACompilerThatIsTaken(t *testing.T) {
 		"none":              {"", empty, pinned, ""},
 		"new CUDA_HOME":     {new9, old, new9, ""},
 		"new on PATH":       {"", new10, new10, ""},
-		"old CUDA_HOME":     {old, empty, pinned, "CUDA_HOME, " + old + ", has no bin/nvcc that runs and is 12.9 or newer: not used"},
-		"broken CUDA_HOME":  {broken, new9, new9, "CUDA_HOME, " + broken + ", has no bin/nvcc"},
-		"no such CUDA_HOME": {"/none", empty, pinned, "CUDA_HOME, /none, has no bin/nvcc"},
-		"old on PATH":       {"", old, pinned, "nvcc on PATH, " + old + "/bin/nvcc, does not run or is older than 12.9: not used"},
+		"old CUDA_HOME":     {old, empty, pinned, "CUDA_HOME: nvcc in " + old + " is 11.8, and 12.9 or newer is needed: not used"},
+		"broken CUDA_HOME":  {broken, new9, new9, "CUDA_HOME: there is no bin/nvcc that runs in " + broken + ": not used"},
+		"no such CUDA_HOME": {"/none", empty, pinned, "CUDA_HOME: there is no bin/nvcc that runs in /none: not used"},
+		"old on PATH":       {"", old, pinned, "PATH: nvcc in " + old + " is 11.8, and 12.9 or newer is needed: not used"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cmd := exec.CommandContext(t.Context(), "bash", script)
