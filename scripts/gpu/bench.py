@@ -322,10 +322,10 @@ def worker(rank, world, options):
     dist.init_process_group("nccl", rank=rank, world_size=world, device_id=torch.device("cuda", rank))
     r = Rank(rank, world, options)
     bench, table = (bench_gemm, table_gemm) if options.what == "gemm" else (bench_ag, table_ag)
-    everything, begun = {}, time.time()
+    everything = {}
     for shape in options.shapes:
         start = time.time()
-        if options.seconds is not None and any(r.gather(start - begun > options.seconds)):
+        if options.seconds is not None and any(r.gather(start - options.begun > options.seconds)):
             if rank == 0:
                 print(f"# {shape} and what follows is left out: {options.seconds:g} s are over", flush=True)
             break
@@ -346,6 +346,7 @@ def worker(rank, world, options):
 
 def main():
     options = parse(__doc__)
+    options.begun = time.time()
     if options.what == "copy":
         copy_probe()
         return

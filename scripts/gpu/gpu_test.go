@@ -181,6 +181,37 @@ func TestReportGoesOnAfterFailures(t *testing.T) {
 	}
 }
 
+// The time that is given counts from the start of the program, which takes long with many GPUs, and none is none.
+func TestBenchCountsItsStart(t *testing.T) {
+	const script = `
+import sys
+from types import SimpleNamespace
+from unittest.mock import MagicMock, patch
+for name in ("torch", "torch.distributed", "torch.distributed._symmetric_memory", "torch.multiprocessing"):
+    sys.modules[name] = MagicMock()
+import bench
+left = lambda code: (_ for _ in ()).throw(SystemExit(code))
+def run(seconds, begun):
+    options = SimpleNamespace(what="ag", shapes=[(1, 2, 8)], seconds=seconds, begun=begun, port=1, json=None)
+    fake = MagicMock(gather=lambda mine: [mine])
+    with patch.object(bench, "Rank", lambda *_: fake), patch.object(bench, "bench_ag", lambda *_: {}), patch.object(bench, "table_ag", lambda *_: print("timed")), \
+         patch.object(bench.os, "_exit", left), patch.object(bench.time, "time", lambda: 1000):
+        try:
+            bench.worker(0, 1, options)
+        except SystemExit:
+            pass
+run(60, 950)
+run(60, 930)
+run(0, 999)
+run(None, 0)
+`
+	said := python(t, "-c", script)
+	const over = "# (1, 2, 8) and what follows is left out: "
+	if want := "timed\n# (1, 2, 8) took 0.0 s\n" + over + "60 s are over\n" + over + "0 s are over\ntimed\n# (1, 2, 8) took 0.0 s\n"; said != want {
+		t.Errorf("%q, want %q", said, want)
+	}
+}
+
 // A setting that the library refuses is told in a line of its own, by all ranks or none, and the rest goes on.
 func TestBenchGoesOnAfterARefusal(t *testing.T) {
 	const script = `

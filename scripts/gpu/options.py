@@ -51,7 +51,7 @@ def parser(about):
     p.add_argument("--net", type=float, default=50, help="GB/s of each rank's emulated link, each way")
     p.add_argument("--graph", action="store_true", help="also time each call captured in a graph and replayed")
     p.add_argument("--library", help="another build of libmkernel.so, to compare builds")
-    p.add_argument("--seconds", type=float, help="begin with no further shape after so long; left out: all shapes")
+    p.add_argument("--seconds", type=float, help="begin with no further shape after so long, the start of the ranks counted; left out: all shapes")
     p.add_argument("--json", help="written anew after each shape")
     return p
 
