@@ -77,7 +77,8 @@ static unsigned short bf16(float v) {
 }
 
 static int run(Rank r) {
-  const int64_t m = 1024, n = 512, k = 256, rows = m / r.world;
+  const int64_t m = 1024, n = 512, k = 256;
+  const int64_t first = r.rank * m / r.world, rows = (r.rank + 1) * m / r.world - first; /* of the gathered A */
   const size_t a_bytes = rows * k * 2, b_bytes = n * k * 2, c_bytes = m * n * 2;
   self = r.rank;
   unsigned short* host = malloc(c_bytes > b_bytes ? c_bytes : b_bytes);
@@ -94,7 +95,7 @@ static int run(Rank r) {
   cuda(cudaMalloc(&c, c_bytes));
 
   /* Row i of the gathered A is i % 8 everywhere, B is 1: every element of row i of C is k * (i % 8). */
-  for (int64_t i = 0; i < rows * k; ++i) host[i] = bf16((float)((r.rank * rows + i / k) % 8));
+  for (int64_t i = 0; i < rows * k; ++i) host[i] = bf16((float)((first + i / k) % 8));
   cuda(cudaMemcpy(a, host, a_bytes, cudaMemcpyHostToDevice));
   for (int64_t i = 0; i < n * k; ++i) host[i] = bf16(1.0f);
   cuda(cudaMemcpy(b, host, b_bytes, cudaMemcpyHostToDevice));

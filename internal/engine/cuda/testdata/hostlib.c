@@ -268,6 +268,7 @@ int mk_context_create(const mk_context_desc* d, mk_context** out, mk_error* e) {
   if (d->device >= count) return fail(e, MK_ERROR_ARGUMENT, "the device does not exist");
   mk_context* c = calloc(1, sizeof *c);
   c->d = *d;
+  if (c->d.timeout_ns == 0) c->d.timeout_ns = 10000000000u;
   struct {
     int pid, fd;
     uint64_t bytes;
