@@ -4,24 +4,13 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cinttypes>
-#include <thread>
-
-#include "net/clock.h"
 
 namespace mk::net {
 
-namespace {
-
-constexpr uint64_t kPatience = 2000000000u;  // ns for the device to end its copies
-constexpr uint64_t kNap = 20000;
-
-}  // namespace
-
 Bounce::~Bounce() {
   // A device that still writes would write into someone else's memory.
-  if (!settle()) return;
+  if (used_ && !device_.settle()) return;
   if (stage_ != nullptr) free_memory(stage_, kSlots * kSlot);
   if (mirror_ != nullptr) free_memory(mirror_, mirror_bytes_);
 }
@@ -101,23 +90,6 @@ void Bounce::land(char* heap, uint64_t at, uint32_t rows, uint64_t bytes, uint64
   for (uint32_t row = 0; bytes > 0 && row < rows; ++row) device_.copy(heap + at + row * stride, mirror_ + at + row * stride, bytes);
 }
 
-bool Bounce::settle() noexcept {
-  if (!used_) return true;
-  try {
-    const uint64_t ticket = device_.mark(), deadline = now_ns() + kPatience;
-    while (!device_.done(ticket)) {
-      if (now_ns() >= deadline) return false;
-      std::this_thread::sleep_for(std::chrono::nanoseconds(kNap));
-    }
-    return true;
-  } catch (const std::exception&) {
-    return false;
-  }
-}
-
-void Bounce::reset() {
-  if (!settle()) fail(MKNET_ERROR_SYSTEM, "the device does not end the copies of the network that was reset");
-  std::fill(slots_.begin(), slots_.end(), Slot());
-}
+void Bounce::reset() { std::fill(slots_.begin(), slots_.end(), Slot()); }
 
 }  // namespace mk::net

@@ -40,9 +40,7 @@ class Bounce {
   // Copies rows that came from the mirror to the same place of the heap.
   void land(char* heap, uint64_t at, uint32_t rows, uint64_t bytes, uint64_t stride);
 
-  // Waits until the device has executed all copies. False: it does not within a bound, or has failed.
-  bool settle() noexcept;
-  // Forgets what was under way; no NIC sends any more. Throws if the device does not come to an end.
+  // Forgets what was under way; no NIC sends any more, and the device has come to its end.
   void reset();
 
  private:

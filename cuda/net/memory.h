@@ -1,8 +1,11 @@
 // Memory as the proxy touches it: host memory directly, device memory through the caller's functions.
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <thread>
 
+#include "net/clock.h"
 #include "net/error.h"
 
 namespace mk::net {
@@ -43,6 +46,19 @@ class Device {
     if (r < 0) check(r, "copy");
     return r != 0;
   }
+  // Waits until all copies and stores are executed. False: they are not within a bound, or the device has failed.
+  bool settle() const noexcept {
+    try {
+      const uint64_t ticket = mark(), deadline = now_ns() + kPatience;
+      while (!done(ticket)) {
+        if (now_ns() >= deadline) return false;
+        std::this_thread::sleep_for(std::chrono::nanoseconds(kNap));
+      }
+      return true;
+    } catch (const std::exception&) {
+      return false;
+    }
+  }
   void pin(void* base, uint64_t bytes) const {
     if (f_.pin != nullptr) check(f_.pin(f_.user, base, bytes), "pinning host memory");
   }
@@ -51,6 +67,8 @@ class Device {
   }
 
  private:
+  static constexpr uint64_t kPatience = 2000000000u, kNap = 20000;  // ns
+
   void check(int code, const char* what) const {
     if (code == 0) return;
     fail(MKNET_ERROR_SYSTEM, "device memory, %s: %s (%d)", what, f_.text ? f_.text(f_.user, code) : "error", code);

@@ -99,8 +99,10 @@ Network::Network(const mknet_desc& d)
 
 Network::~Network() {
   ring_.abort();
+  const bool used = proxy_ != nullptr && device_.given();
   proxy_.reset();
   transfer_.reset();
+  if (used) device_.settle();  // whose copies may be for memory that the caller frees next
   release();
 }
 
@@ -245,11 +247,18 @@ void Network::reset(uint64_t job) {
   ring_.abort();
   proxy_.reset();
   transfer_.reset();
+  const bool settled = !device_.given() || device_.settle();
   for (const auto& nic : nics_) nic->disconnect();
-  bounce_.reset();
   peers_.clear();
   common_.clear();
   endpoints_.assign(world_, {});
+  // What is copied later would come into the next generation.
+  if (!settled) {
+    constexpr const char* kText = "the device does not end the copies of the network that was reset";
+    verdict_.set(MKNET_ERROR_SYSTEM, kText);
+    fail(MKNET_ERROR_SYSTEM, "%s", kText);
+  }
+  bounce_.reset();
   job_ = job;
   verdict_.clear();
   ring_.reset(start_);

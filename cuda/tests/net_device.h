@@ -47,6 +47,10 @@ class TestDevice {
   int fd() const { return fd_; }
   uint64_t copies() const { return copies_; }
   uint64_t pins() const { return pins_; }
+  uint64_t waiting() {  // copies and stores that are not executed
+    std::lock_guard<std::mutex> lock(mutex_);
+    return added_ - executed_;
+  }
   void stall(bool yes) {
     {
       std::lock_guard<std::mutex> lock(mutex_);

@@ -1,0 +1,123 @@
+// Emulated nodes of GPUs: emu between ranks whose heaps are device memory, which producers on the device fill.
+#include <utility>
+
+#include "tests/net_devices.h"
+
+using namespace test;
+
+namespace {
+
+// Two ranks, each of which sees the other's heap where that one's kernels do.
+struct Pair {
+  std::vector<std::unique_ptr<Side>> sides;
+
+  explicit Pair(const std::function<void(mknet_desc&)>& change) {
+    for (int r = 0; r < 2; ++r) {
+      sides.push_back(std::make_unique<Side>(false));
+      Side& s = *sides.back();
+      s.functions = s.memory.functions();
+      mknet_desc d;
+      MKNET_INIT(&d);
+      d.backend = "emu", d.rank = r, d.world = 2, d.job = 5, d.timeout_ns = kPatience;
+      d.device = &s.functions, d.device_producers = 1;
+      d.emu.direct = 1, d.emu.piece = 1024;
+      change(d);
+      NET_OK([&](mknet_error* e) { return mknet_create(&d, &s.net, e); });
+      for (const auto& [at, bytes] : {std::pair{uint64_t{0}, kDeviceHeap}, {kDeviceHeap, kDeviceSources}}) {
+        mknet_range range = range_of(s, at, bytes);
+        range.fd = -1;
+        NET_OK([&](mknet_error* e) { return mknet_register(s.net, &range, &s.region, e); });
+      }
+    }
+  }
+  ~Pair() {
+    for (auto& s : sides) mknet_destroy(s->net, nullptr);
+  }
+  Side& operator[](int r) { return *sides[static_cast<size_t>(r)]; }
+
+  void start() {
+    for (int r = 0; r < 2; ++r) blob(r, 1 - r);
+    for (int r = 0; r < 2; ++r) {
+      const auto common = blob(1 - r, -1), own = blob(1 - r, r);
+      NET_OK([&](mknet_error* e) {
+        return mknet_connect((*this)[r].net, 1 - r, common.data(), common.size(), own.data(), own.size(), (*this)[1 - r].heap(), e);
+      });
+    }
+    for (auto& s : sides) NET_OK([&](mknet_error* e) { return mknet_start(s->net, e); });
+  }
+
+ private:
+  std::vector<unsigned char> blob(int r, int peer) {
+    uint64_t n = 0;
+    mknet_endpoint((*this)[r].net, peer, nullptr, &n, nullptr);
+    std::vector<unsigned char> b(n);
+    NET_OK([&](mknet_error* e) { return mknet_endpoint((*this)[r].net, peer, b.data(), &n, e); });
+    return b;
+  }
+};
+
+// The way of a kernel into the FIFO: its positions are its own, and it wakes nobody.
+class Kernel {
+ public:
+  explicit Kernel(mknet* net) : fifo_(mknet_queue(net)), next_(fifo_->start) {}
+  void push(mknet_command c) {
+    while (next_ - __atomic_load_n(&fifo_->consumed, __ATOMIC_ACQUIRE) >= fifo_->capacity) std::this_thread::yield();
+    auto* slot = reinterpret_cast<mknet_command*>(reinterpret_cast<char*>(fifo_) + fifo_->slots) + (next_ & (fifo_->capacity - 1));
+    memcpy(reinterpret_cast<char*>(slot) + 8, reinterpret_cast<const char*>(&c) + 8, sizeof c - 8);
+    __atomic_store_n(&slot->sequence, ++next_, __ATOMIC_RELEASE);
+  }
+
+ private:
+  mknet_fifo* const fifo_;
+  uint64_t next_;
+};
+
+mknet_command send_of(const Side& from, uint64_t target, uint64_t bytes, uint64_t flag, uint64_t value) {
+  mknet_command c = command(1, 0, target, bytes, flag, value);
+  c.region = static_cast<uint8_t>(from.region);
+  return c;
+}
+
+}  // namespace
+
+// Behind a reset, and behind the end, the device writes no more into memory of peers.
+TEST(emu_device_nothing_is_copied_behind_a_reset) {
+  for (const bool unordered : {false, true})
+    for (const bool destroy : {false, true}) {
+      Pair p([&](mknet_desc& d) { d.emu.unordered = unordered ? 1 : 0; });
+      p.start();
+      memset(p[0].sources(), 7, 4096);
+      p[0].memory.stall(true);
+      Kernel(p[0].net).push(send_of(p[0], 4096, 4096, 1024, 1));
+      while (p[0].memory.waiting() == 0) std::this_thread::yield();
+      std::thread device([&] {
+        // As a device that is busy for a while.
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        p[0].memory.stall(false);
+      });
+      if (destroy)
+        mknet_destroy(std::exchange(p[0].net, nullptr), nullptr);
+      else
+        NET_OK([&](mknet_error* e) { return mknet_reset(p[0].net, 6, e); });
+      CHECK(p[0].memory.waiting() == 0);
+      device.join();
+    }
+}
+
+// A device that does not come to an end is said to be one, and the reset is none.
+TEST(emu_device_that_hangs_is_not_reset) {
+  Pair p([](mknet_desc&) {});
+  p.start();
+  p[0].memory.stall(true);
+  Kernel(p[0].net).push(send_of(p[0], 4096, 4096, 1024, 1));
+  while (p[0].memory.waiting() == 0) std::this_thread::yield();
+  mknet_error e;
+  CHECK(mknet_reset(p[0].net, 6, &e) == MKNET_ERROR_SYSTEM && has(e.text, "the device does not end the copies"));
+  CHECK(mknet_start(p[0].net, &e) == MKNET_ERROR_SYSTEM && has(e.text, "the device does not end the copies"));
+  p[0].memory.stall(false);
+  NET_OK([&](mknet_error* f) { return mknet_reset(p[0].net, 6, f); });
+  NET_OK([&](mknet_error* f) { return mknet_reset(p[1].net, 6, f); });
+  p.start();
+  Kernel(p[0].net).push(send_of(p[0], 4096, 4096, 1024, 2));
+  CHECK(p[1].wait(1024, 2));
+}
