@@ -118,10 +118,11 @@ uint64_t Ring::push(const mknet_command& command, uint64_t deadline_ns) {
   return position;
 }
 
+bool Ring::waits() const { return load(&slot(next_)->sequence, __ATOMIC_ACQUIRE) == next_ + 1; }
+
 bool Ring::take(mknet_command* out) {
-  mknet_command* s = slot(next_);
-  if (load(&s->sequence, __ATOMIC_ACQUIRE) != next_ + 1) return false;
-  memcpy(out, s, sizeof *out);
+  if (!waits()) return false;
+  memcpy(out, slot(next_), sizeof *out);
   ++next_;
   __atomic_store_n(&head_->consumed, next_, __ATOMIC_RELEASE);
   return true;

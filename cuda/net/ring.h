@@ -31,6 +31,8 @@ class Ring {
 
   // Proxy: the next command, if there is one.
   bool take(mknet_command* out);
+  // Proxy: whether there is one.
+  bool waits() const;
   // Proxy: the position that take() looks at.
   uint64_t next() const { return next_; }
   // Proxy: commands below `position` are complete.

@@ -80,6 +80,18 @@ mknet_command send_of(const Side& from, uint64_t target, uint64_t bytes, uint64_
 
 }  // namespace
 
+// A drain waits for what kernels pushed, although nobody counts at `tail`, and for no more.
+TEST(emu_device_drain_with_kernels) {
+  for (const bool unordered : {false, true}) {
+    Pair p([&](mknet_desc& d) { d.emu.unordered = unordered ? 1 : 0; });
+    p.start();
+    Kernel kernel(p[0].net);
+    for (uint64_t i = 1; i <= 300; ++i) kernel.push(send_of(p[0], 4096, 3000, 1024, i));
+    NET_OK([&](mknet_error* e) { return mknet_drain(p[0].net, kPatience, e); });
+    CHECK(p[1].wait(1024, 300));
+  }
+}
+
 // Behind a reset, and behind the end, the device writes no more into memory of peers.
 TEST(emu_device_nothing_is_copied_behind_a_reset) {
   for (const bool unordered : {false, true})
