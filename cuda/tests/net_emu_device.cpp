@@ -1,6 +1,8 @@
 // Emulated nodes of GPUs: emu between ranks whose heaps are device memory, which producers on the device fill.
+#include <atomic>
 #include <utility>
 
+#include "net/emu.h"
 #include "tests/net_devices.h"
 
 using namespace test;
@@ -132,4 +134,50 @@ TEST(emu_device_that_hangs_is_not_reset) {
   p.start();
   Kernel(p[0].net).push(send_of(p[0], 4096, 4096, 1024, 2));
   CHECK(p[1].wait(1024, 2));
+}
+
+// The device executes in order, so what was marked later than a copy that is not done is not asked for.
+TEST(emu_device_is_asked_seldom) {
+  for (const bool unordered : {false, true}) {
+    static std::atomic<uint64_t> asked;
+    asked = 0;
+    mknet_device f = {};
+    f.copy = [](void*, void*, const void*, uint64_t) { return 0; };
+    f.store = [](void*, void*, uint64_t) { return 0; };
+    f.mark = [](void*, uint64_t* ticket) {
+      static uint64_t marks;
+      *ticket = ++marks;
+      return 0;
+    };
+    f.done = [](void*, uint64_t) { return ++asked, 0; };
+    using namespace mk::net;
+    const Device device(&f);
+    mknet_emu link = {};
+    link.unordered = unordered ? 1 : 0;
+    std::vector<std::unique_ptr<Nic>> nics;
+    link.direct = 1;
+    std::vector<std::vector<uint64_t>> memory(4, std::vector<uint64_t>(512));
+    for (uint32_t r = 0; r < 2; ++r) {
+      nics.push_back(make_emu({link, 0, r, 2, {}}, device));
+      for (const bool heap : {true, false}) {
+        auto& at = memory[r * 2 + (heap ? 0 : 1)];
+        Region region;
+        region.base = reinterpret_cast<char*>(at.data()), region.bytes = at.size() * 8;
+        region.memory = heap ? MKNET_DEVICE : MKNET_HOST;
+        nics[r]->add_region(heap ? kHeap : kInbox, region);
+      }
+    }
+    nics[0]->connect(1, 1, nics[1]->common(1), {}, memory[2].data());
+    constexpr uint64_t kPieces = 100, kLooks = 50;
+    Completion found[64];
+    for (uint64_t i = 0; i < kPieces; ++i) {
+      Write w;
+      w.id = i + 1, w.peer = 1, w.bytes = 64;
+      CHECK(nics[0]->post(&w, 1) == 1);
+      CHECK(nics[0]->poll(found, 64) == 0);  // each gets a mark of its own
+    }
+    asked = 0;
+    for (uint64_t i = 0; i < kLooks; ++i) CHECK(nics[0]->poll(found, 64) == 0);
+    CHECK(asked <= kLooks);
+  }
 }
