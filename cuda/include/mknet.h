@@ -68,9 +68,9 @@ typedef struct mknet_device {
   void* user;
   /* Starts a copy between any two of: host, own device, a mapped peer's memory. 0, or a code of the device's library. */
   int (*copy)(void* user, void* target, const void* source, uint64_t bytes);
-  /* Stores a 64-bit word behind all copies started before, visible to kernels that run. */
+  /* Stores a 64-bit word behind all copies started before, visible to kernels that run. At most 4096 are not executed. */
   int (*store)(void* user, void* target, uint64_t value);
-  /* Marks the copies and stores until now; done() tells when they are complete: 1, 0 not yet, negative: a code. */
+  /* Marks the copies and stores until now; done() tells when they are complete: 1, 0 not yet, negative: a code. Tickets grow. */
   int (*mark)(void* user, uint64_t* ticket);
   int (*done)(void* user, uint64_t ticket);
   /* Text of a code. */

@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <chrono>
 #include <cinttypes>
+#include <thread>
 
 #include "net/transfer.h"
 
@@ -16,6 +18,9 @@ struct Incoming {
 };
 
 constexpr size_t kLandings = 256;  // commands that are being copied into device memory
+constexpr uint64_t kStores = 256;  // flags in device memory between two marks, of which
+constexpr size_t kMarks = 4;       // so many may be under way
+constexpr uint64_t kNap = 20000;   // ns
 
 class Unordered final : public Transfer {
  public:
@@ -302,10 +307,31 @@ class Unordered final : public Transfer {
     if (n.value <= last) return;
     last = n.value;
     s_.device->store(word, n.value);
+    if (++stores_ % kStores == 0) keep_up();
+  }
+
+  // Peers go on when a flag is on its way to the device. So that it never has more to do than its functions can keep, it is waited
+  // for here, which is rare.
+  void keep_up() {
+    marks_.push_back(s_.device->mark());
+    const uint64_t begin = now_ns();
+    while (!marks_.empty()) {
+      if (s_.device->done(marks_.front())) {
+        marks_.pop_front();
+        continue;
+      }
+      if (marks_.size() <= kMarks) return;
+      if (now_ns() - begin >= s_.timeout_ns)
+        fail(MKNET_ERROR_TIMEOUT, "rank %u: the device has not stored the flags of its peers after %.3g s", s_.rank,
+             static_cast<double>(s_.timeout_ns) / 1e9);
+      std::this_thread::sleep_for(std::chrono::nanoseconds(kNap));
+    }
   }
 
   std::vector<Peer> peers_;
   std::deque<std::pair<uint32_t, uint64_t>> landings_;  // rank, ticket; in the device's order
+  uint64_t stores_ = 0;
+  std::deque<uint64_t> marks_;  // every kStores of them
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 // What is late: what was missing at two looks for trouble, between which all that had come was taken. A thread that did not
 // run for a while, on a busy machine or in a debugger, finds that nothing was late. Here is one, with a NIC and a clock
 // that the test moves.
+#include <algorithm>
 #include <cstring>
 #include <deque>
 #include <memory>
@@ -63,12 +64,15 @@ struct Rank {
   std::vector<Region> regions = std::vector<Region>(kRegions);
   std::unique_ptr<Transfer> transfer;
 
-  explicit Rank(bool ordered) : nic(&now, ordered) {
+  // `device`: the heap is its memory.
+  explicit Rank(bool ordered, const Device* device = nullptr) : nic(&now, ordered) {
     const auto region = [&](uint32_t number, std::vector<uint64_t>& memory) {
       regions[number].base = reinterpret_cast<char*>(memory.data()), regions[number].bytes = memory.size() * 8;
     };
     region(kHeap, heap), region(kInbox, inbox), region(kOutbox, outbox);
+    if (device != nullptr) regions[kHeap].memory = MKNET_DEVICE;
     TransferSettings s;
+    s.device = device;
     s.world = 2, s.timeout_ns = kSecond;
     s.clock = {[](void* user) { return *static_cast<uint64_t*>(user); }, &now};
     s.nics = {&nic};
@@ -111,6 +115,44 @@ TEST(late_is_no_command_that_was_complete_while_the_thread_stood_still) {
     CHECK(r.transfer->completed() == (lost ? 0u : 1u));
     CHECK(lost ? text.find("6 rank 0: command 0 to rank 1 over slow (nowhere) is not complete after 60") == 0 : text.empty());
   }
+}
+
+// Flags in device memory are stored by the device when it comes to it. Peers do not wait for that, so it is the proxy that does: what
+// the device has to do stays bounded, and so does what it reads the flags' values from.
+TEST(late_flags_of_a_slow_device_are_bounded) {
+  struct Slow {
+    uint64_t waiting = 0, most = 0, marks = 0, asked = 0;
+  } slow;
+  mknet_device f = {};
+  f.user = &slow;
+  f.store = [](void* user, void* to, uint64_t value) {
+    Slow& s = *static_cast<Slow*>(user);
+    s.most = std::max(s.most, ++s.waiting);
+    memcpy(to, &value, sizeof value);
+    return 0;
+  };
+  f.mark = [](void* user, uint64_t* ticket) {
+    *ticket = ++static_cast<Slow*>(user)->marks;
+    return 0;
+  };
+  f.done = [](void* user, uint64_t) {
+    Slow& s = *static_cast<Slow*>(user);
+    if (++s.asked % 3 != 0) return 0;
+    s.waiting = 0;
+    return 1;
+  };
+  const Device device(&f);
+  Rank r(false, &device);
+  for (uint64_t i = 0; i < 5000; ++i) {
+    Notice n = {};
+    n.sequence = i + 1, n.flag = 8, n.value = i + 1;
+    memcpy(reinterpret_cast<char*>(r.inbox.data()) + kInboxStride + kNoticesAt + i % kWindow * sizeof n, &n, sizeof n);
+    Completion notice;
+    notice.kind = Completion::kArrived, notice.imm = pack(1, true, i);
+    r.nic.ready.push_back(notice);
+    CHECK(r.look() == "");
+  }
+  CHECK(r.heap[1] == 5000 && slow.most <= 2048);
 }
 
 // What is missing, in the words that fit.
