@@ -38,11 +38,17 @@ class BlobReader {
   template <class T>
   T get() {
     static_assert(std::is_trivially_copyable_v<T>);
-    T value;
-    need(sizeof value);
-    memcpy(&value, next_, sizeof value);
-    skip(sizeof value);
-    return value;
+    if constexpr (std::is_same_v<T, bool>) {
+      const uint8_t value = get<uint8_t>();
+      if (value > 1) fail(MKNET_ERROR_PEER, "endpoint data has %u where yes or no is said", value);
+      return value != 0;
+    } else {
+      T value;
+      need(sizeof value);
+      memcpy(&value, next_, sizeof value);
+      skip(sizeof value);
+      return value;
+    }
   }
   Blob get_bytes() {
     const uint32_t n = get<uint32_t>();

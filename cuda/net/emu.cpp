@@ -118,8 +118,8 @@ class Emu final : public Nic {
       p.heap_memory = r.get<int32_t>();
       p.heap = open_shared(r, p.pid, s_.link.direct != 0, "the heap");
       p.inbox = open_shared(r, p.pid, s_.link.direct != 0, "the inbox");
-      const Shared arrivals = open_shared(r, p.pid, s_.link.direct != 0, "the emulated NIC");
-      p.arrivals = std::make_unique<Arrivals>(arrivals, r.get<uint64_t>());
+      const uint64_t nonce = r.get<uint64_t>();
+      p.arrivals = std::make_unique<Arrivals>(open_shared(r, p.pid, s_.link.direct != 0, "the emulated NIC"), nonce);
       r.end();
       if (mapped != nullptr) p.heap.use(mapped);
       if (p.heap.base == nullptr && p.heap.bytes > 0)
@@ -133,6 +133,7 @@ class Emu final : public Nic {
       throw;
     }
     p.connected = true;
+    drop(peers_[peer]);  // of an attempt that ended at another NIC
     peers_[peer] = std::move(p);
   }
 

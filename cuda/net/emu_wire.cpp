@@ -162,8 +162,8 @@ bool Arrivals::closed() const { return __atomic_load_n(&head_->closed, __ATOMIC_
 uint64_t Arrivals::nonce() const { return head_->nonce; }
 
 void Arrivals::put(BlobWriter& w) const {
-  put_shared(w, reinterpret_cast<const char*>(head_), bytes_, fd_, 0);
   w.put(head_->nonce);
+  put_shared(w, reinterpret_cast<const char*>(head_), bytes_, fd_, 0);
 }
 
 }  // namespace mk::net

@@ -100,7 +100,9 @@ void Network::connect(uint32_t peer, const Blob& common, const Blob& own, void* 
     std::vector<Theirs> nics;
     std::vector<uint32_t> rails;
     for (uint32_t i = 0; i < theirs; ++i) {
-      rails.push_back(r.get<uint32_t>());
+      const uint32_t rail = r.get<uint32_t>();
+      if (std::find(rails.begin(), rails.end(), rail) != rails.end()) fail(MKNET_ERROR_PEER, "it has two NICs of rail %u", rail);
+      rails.push_back(rail);
       const uint32_t lanes = r.get<uint32_t>(), credits = r.get<uint32_t>();
       nics.push_back({lanes, credits, r.get_bytes(), p.get_bytes()});
     }

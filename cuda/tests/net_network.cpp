@@ -1,6 +1,9 @@
 // Whole networks over emu, with proxies and producers in threads of their own.
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
+#include <fstream>
 #include <thread>
 
 #include "tests/net_pair.h"
@@ -255,6 +258,56 @@ TEST(network_endpoints_are_not_believed) {
   auto longer = common;
   longer.push_back(0);
   CHECK(mknet_connect(ranks[0].net, 1, longer.data(), longer.size(), own.data(), own.size(), nullptr, &e) == MKNET_ERROR_PEER);
+}
+
+// Every byte of it with another value: it is refused, or connects, and nothing stays mapped.
+TEST(network_endpoints_with_any_byte_changed) {
+  const auto mapped = [] {
+    std::ifstream maps("/proc/self/maps");
+    int n = 0;
+    for (std::string line; std::getline(maps, line);) n += line.find("/memfd:mknet") != std::string::npos;
+    return n;
+  };
+  Ranks ranks(2, 1 << 12, [](mknet_desc& d) { d.emu.nics = 2; });
+  const auto common = Ranks::endpoint(ranks[1], -1), own = Ranks::endpoint(ranks[1], 0);
+  Ranks::endpoint(ranks[0], -1);
+  const int before = mapped();
+  const auto connect = [&](const std::vector<unsigned char>& c, const std::vector<unsigned char>& o) {
+    mknet_error e;
+    if (mknet_connect(ranks[0].net, 1, c.data(), c.size(), o.data(), o.size(), nullptr, &e) == MKNET_OK) {
+      NET_OK([&](mknet_error* f) { return mknet_reset(ranks[0].net, 77, f); });
+      Ranks::endpoint(ranks[0], -1);
+    }
+    return std::string(e.text);
+  };
+  // But for the number of this process: another's files are not for tests.
+  const int32_t pid = getpid();
+  std::vector<bool> kept(common.size());
+  for (size_t i = 0; i + sizeof pid <= common.size(); ++i)
+    if (memcmp(&common[i], &pid, sizeof pid) == 0) std::fill_n(kept.begin() + static_cast<ptrdiff_t>(i), sizeof pid, true);
+  for (const unsigned char other : {0x01, 0x02, 0xff}) {
+    for (size_t i = 0; i < common.size(); ++i) {
+      if (kept[i]) continue;
+      auto c = common;
+      c[i] ^= other;
+      connect(c, own);
+    }
+    for (size_t i = 0; i < own.size(); ++i) {
+      auto o = own;
+      o[i] ^= other;
+      connect(common, o);
+    }
+  }
+  for (size_t n = 0; n < common.size(); ++n) connect({common.begin(), common.begin() + static_cast<ptrdiff_t>(n)}, own);
+  // The first NIC's rail, 0, becomes the second's.
+  constexpr size_t kRail = 4 + 4 + 8 + 4 + 4 + (4 + 3) + 1 + 8 + 8 + 4 + 4;
+  auto c = common;
+  c[kRail] ^= 1;
+  CHECK(connect(c, own).find("it has two NICs of rail 1") != std::string::npos);
+  NET_OK([&](mknet_error* f) { return mknet_reset(ranks[0].net, 77, f); });
+  CHECK(mapped() == before);
+  Ranks::endpoint(ranks[0], -1);
+  CHECK(connect(common, own).empty());
 }
 
 TEST(network_arguments) {
