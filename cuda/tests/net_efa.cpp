@@ -37,7 +37,7 @@ std::string schedule(uint64_t seed, bool ordered) {
   if (seed % 4 == 0) o.start = (uint64_t{1} << 32) - 20;
   if (seed % 4 == 1) o.start = (uint64_t{1} << 20) - 20;  // the low bits in the immediate
   const uint32_t depth = 1 + static_cast<uint32_t>(rng.below(20)), lanes = 1 + static_cast<uint32_t>(rng.below(2));
-  Model model(seed, o, [&](uint32_t rank, ClockRef) {
+  Model model(seed, o, [&](uint32_t rank, ClockRef, const Device&) {
     mknet_desc d;
     MKNET_INIT(&d);
     d.rank = static_cast<int32_t>(rank), d.world = static_cast<int32_t>(o.ranks);

@@ -35,6 +35,7 @@ struct ModelOptions {
   bool ordered = true;       // which transfer
   uint64_t max_step = 400;   // ns that the clock moves at most
   bool bounce = false;       // heap and sources are memory of a device, which NICs do not know
+  bool device = false;       // they are, and NICs move it with the device's functions
   uint64_t patience_ns = 0;  // real time that the world may take at least: over a real network, the kernel has its own pace
 };
 
@@ -71,8 +72,8 @@ class ModelDevice {
   uint64_t added_ = 0, executed_ = 0;
 };
 
-// Makes rank r's NICs; they read the clock given.
-using MakeNics = std::function<std::vector<std::unique_ptr<mk::net::Nic>>(uint32_t rank, mk::net::ClockRef clock)>;
+// Makes rank r's NICs; they read the clock given, and have the functions of the rank's device, if it has one.
+using MakeNics = std::function<std::vector<std::unique_ptr<mk::net::Nic>>(uint32_t rank, mk::net::ClockRef clock, const mk::net::Device& device)>;
 
 class Model {
  public:
@@ -92,13 +93,15 @@ class Model {
       k.regions[1] = region(k.sources.data(), k.sources.size(), false);
       k.regions[kInbox] = region(k.inbox.data(), k.inbox.size() * 8, true);
       k.regions[kOutbox] = region(k.outbox.data(), k.outbox.size() * 8, false);
-      k.nics = make(r, clock);
+      k.functions = k.gpu.functions();
+      k.device = std::make_unique<Device>(o.bounce || o.device ? &k.functions : nullptr);
+      k.nics = make(r, clock, *k.device);
+      if (o.bounce || o.device) {
+        k.bounce = std::make_unique<Bounce>(*k.device);
+        for (const uint32_t n : {kHeap, 1u}) k.regions[n].memory = MKNET_DEVICE, k.regions[n].bounced = o.bounce;
+      }
       std::vector<Region> known = k.regions;
       if (o.bounce) {
-        k.functions = k.gpu.functions();
-        k.device = std::make_unique<Device>(&k.functions);
-        k.bounce = std::make_unique<Bounce>(*k.device);
-        for (const uint32_t n : {kHeap, 1u}) k.regions[n].memory = MKNET_DEVICE, k.regions[n].bounced = true;
         known[kHeap] = k.bounce->make_mirror(k.regions[kHeap].bytes);
         known[1] = known[kStage] = k.regions[kStage] = k.bounce->make_stage();
       }
@@ -154,7 +157,7 @@ class Model {
         const uint32_t r = static_cast<uint32_t>(&k - ranks_.data());
         if (rng_.below(3) == 0 && k.pushed < o_.commands) push(r, k);
         k.transfer->progress();
-        for (uint64_t n = rng_.below(4); o_.bounce && n > 0; --n) ranks_[rng_.below(o_.ranks)].gpu.step();
+        for (uint64_t n = rng_.below(4); (o_.bounce || o_.device) && n > 0; --n) ranks_[rng_.below(o_.ranks)].gpu.step();
         if (!reuse_sources(k)) return fault_;
         for (uint32_t p = 0; p < o_.ranks; ++p)
           if (!look(p)) return fault_;

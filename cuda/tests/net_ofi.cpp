@@ -123,7 +123,7 @@ TEST(ofi_schedules_over_tcp) {
     o.ordered = false;
     o.patience_ns = kPatience;
     if (seed == 2) o.start = (uint64_t{1} << 32) - 20;
-    Model model(seed, o, [&](uint32_t rank, ClockRef) {
+    Model model(seed, o, [&](uint32_t rank, ClockRef, const Device&) {
       mknet_desc d;
       MKNET_INIT(&d);
       d.rank = static_cast<int32_t>(rank), d.world = static_cast<int32_t>(o.ranks);

@@ -112,7 +112,7 @@ std::string schedule(uint64_t seed, bool ordered) {
   o.ranks = 2 + static_cast<uint32_t>(seed % 2);
   o.ordered = ordered;
   if (seed % 4 == 0) o.start = (uint64_t{1} << 32) - 20;
-  Model model(seed, o, [&](uint32_t rank, ClockRef) {
+  Model model(seed, o, [&](uint32_t rank, ClockRef, const Device&) {
     mknet_desc d;
     MKNET_INIT(&d);
     d.rank = static_cast<int32_t>(rank), d.world = static_cast<int32_t>(o.ranks);

@@ -22,7 +22,6 @@ struct Network {
 };
 
 std::string run(uint64_t seed, ModelOptions o, const Network& n) {
-  static const Device kNone(nullptr);
   Rng rng{seed};
   mknet_emu link = {};
   link.unordered = n.unordered ? 1 : 0;
@@ -31,9 +30,9 @@ std::string run(uint64_t seed, ModelOptions o, const Network& n) {
   link.jitter_ns = rng.below(4) == 0 ? 0 : rng.below(20000);
   link.bandwidth = rng.below(2) == 0 ? 0 : 1e8 * static_cast<double>(1 + rng.below(50));
   link.seed = seed;
-  Model model(seed, o, [&](uint32_t rank, ClockRef clock) {
+  Model model(seed, o, [&](uint32_t rank, ClockRef clock, const Device& device) {
     std::vector<std::unique_ptr<Nic>> nics;
-    for (uint32_t i = 0; i < n.nics; ++i) nics.push_back(make_emu({link, i, rank, o.ranks, clock}, kNone));
+    for (uint32_t i = 0; i < n.nics; ++i) nics.push_back(make_emu({link, i, rank, o.ranks, clock}, device));
     return nics;
   });
   return model.run();
@@ -84,6 +83,17 @@ TEST(schedules_bounced) {
   o.bounce = true;
   CHECK(faults("bounced, 1 NIC", o, {true, 1}, kSchedules / 2) == 0);
   CHECK(faults("bounced over ordered NICs", o, {false, 2}, kSchedules / 4) == 0);
+}
+
+// Between devices whose memory the NICs copy, as emulated nodes of GPUs: every device has its own order and takes its time.
+TEST(schedules_between_devices) {
+  ModelOptions o;
+  o.device = true;
+  CHECK(faults("between devices, ordered", o, {false, 1}, kSchedules / 2) == 0);
+  CHECK(faults("between devices, ordered, 2 NICs", o, {false, 2}, kSchedules / 4) == 0);
+  o.ordered = false;
+  CHECK(faults("between devices, unordered", o, {true, 1}, kSchedules / 2) == 0);
+  CHECK(faults("between devices, unordered, 2 NICs", o, {true, 2}, kSchedules / 2) == 0);
 }
 
 // The low bits that tell commands apart come round: those of 16, 20, 32 and 60 bits.
