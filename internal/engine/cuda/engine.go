@@ -196,6 +196,7 @@ func (in *instance) makeContext(heap C.uint64_t) error {
 		if err != nil {
 			return err
 		}
+		o.Emu.Piece = 0 // the library's, also where links keep no order: a copy engine needs microseconds for each, however small
 		desc, free := o.Native()
 		defer free()
 		args.network, args.net = C.MK_NETWORK_NIC, desc

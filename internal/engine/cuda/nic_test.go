@@ -71,7 +71,7 @@ func TestRunsThePlanOverNICs(t *testing.T) {
 		},
 		{
 			net: engine.Net{Backend: "emu", Reorder: true, Seed: 7},
-			why: []string{"emu 0: unordered link of the memory's speed, 0 us and up to 300 us more", "pieces of 8192 bytes"},
+			why: []string{"emu 0: unordered link of the memory's speed, 0 us and up to 300 us more", "pieces of 1048576 bytes"},
 		},
 		{net: emu("efa"), why: []string{"emu 0: unordered link of 25 GB/s, 8 us and up to 4 us more", "emu 1: unordered link of 25 GB/s"}},
 		{
