@@ -217,12 +217,18 @@ func (j *Job) silence() time.Duration {
 	return DefaultSilence + time.Duration(max(0, here-crowdedAgents*runtime.NumCPU()))*100*time.Millisecond
 }
 
-// excuse is that of an agent of this host. One of another host cannot be looked at.
-func (j *Job) excuse(hello *pb.Hello) func() bool {
-	if j.Hosts[hello.GetNode()].remote() {
-		return nil
+// excuse is that of agents of this host. Those of other hosts cannot be looked at.
+func (j *Job) excuse() session.Excuse {
+	remote := make([]bool, len(j.Hosts)) // what else is known of hosts changes when agents come
+	for node, h := range j.Hosts {
+		remote[node] = h.remote()
 	}
-	return keeper.EffortOf(int(hello.GetPid())).Works
+	return func(hello *pb.Hello) func() bool {
+		if remote[hello.GetNode()] {
+			return nil
+		}
+		return keeper.EffortOf(int(hello.GetPid())).Works
+	}
 }
 
 // NewID makes a job id: 80 random bits, in letters and digits that survive host names, paths and labels.

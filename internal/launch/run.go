@@ -131,7 +131,7 @@ func run(ctx context.Context, job *Job, opts Options, events *eventLog) (*launch
 	l.events = events
 	l.notices, l.timeout = opts.Output.Notices(), l.timerOf(job.Timeout)
 	l.head, err = session.NewHead(session.HeadConfig{
-		Job: job.ID, Generation: firstGeneration, Secret: l.secret, Nodes: job.World.Nodes(), Radix: job.Radix, Silence: job.silence(), Excuse: job.excuse, Build: version.Get().BuildID(), Log: opts.Log,
+		Job: job.ID, Generation: firstGeneration, Secret: l.secret, Nodes: job.World.Nodes(), Radix: job.Radix, Silence: job.silence(), Excuse: job.excuse(), Build: version.Get().BuildID(), Log: opts.Log,
 	})
 	if err != nil {
 		return nil, err
