@@ -14,6 +14,7 @@ __device__ __forceinline__ bool wait_fifo(const WaitContext& w, Role role, const
   while (static_cast<int64_t>((seen = ptx::load_acquire_system(word)) - wanted) < 0) {
     if (ptx::load_relaxed_system_32(&s.fifo->abort) != 0) {
       // The proxy's reason is better than any record made here: only the abort words are set.
+#pragma unroll 1
       for (int r = 0; r < w.world; ++r)
         if (w.control[r] != nullptr) ptx::store_release_system(&w.control[r]->abort.value, 1);
       return false;

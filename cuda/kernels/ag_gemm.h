@@ -39,22 +39,26 @@ struct AgGemmShape {
   Element element;
 };
 
-// What the kernel reads beside the tables of the plan. What stands between a CTA's start and its first load comes first and side by
-// side: none of it is in a cache yet.
-struct AgGemmHead {
+// What every launch reads of its product. What stands between a CTA's start and its first load comes first and side by side: none of
+// it is in a cache yet.
+struct AgGemmProduct {
   uint32_t units;         // units of work, parts of K counted
   int32_t k_steps;
-  SplitK split;
-  int32_t merged;         // all segments make one tile, so that B is read once
   TileGrid tiles;
   uint32_t a_bytes;       // of A in a K step; less than a tile where all segments are shorter
-  StampGrid gate;         // granularity of fields of flags in this launch
-  PushPlan push;
-  int32_t segment_count, copy_count, send_count, notice_count, raise_count;
   int32_t m, n;
   void* c_base;           // C for tiles that are stored without TMA
   int64_t c_pitch;        // elements
   int64_t* waited;        // per CTA and role: clock cycles spent waiting; role 0: that the CTA ran
+};
+
+// What it reads beside that and the tables of the plan.
+struct AgGemmHead : AgGemmProduct {
+  SplitK split;
+  int32_t merged;         // all segments make one tile, so that B is read once
+  StampGrid gate;         // granularity of fields of flags in this launch
+  PushPlan push;
+  int32_t segment_count, copy_count, send_count, notice_count, raise_count;
   WaitContext wait;
   uint64_t* flags[kMaxRanks];  // of the plan, of every rank whose memory is mapped; [rank]: the own ones
   CUtensorMap a;          // own shard: (K, rows)
@@ -69,12 +73,14 @@ struct AgGemmHead {
 // Everything the kernel reads; passed by value as a grid constant (the tensor maps need that).
 template <int Segments, int Copies, int Sends, int Notices, int Raises>
 struct AgGemmParamsOf : AgGemmHead {
+  static constexpr bool kWaits = true;                       // CTAs may wait for other ranks or for one another
+  static constexpr bool kNodes = Sends > 0 || Notices > 0;   // and reach other nodes
   Segment segments[Segments];
   Raise raises[Raises];
   Copy copies[Copies];
   CUtensorMap destination[Copies];  // of each copy: its rows in the peer's landing buffer, (K, rows)
-  Send sends[Sends];
-  Notice notices[Notices];
+  Send sends[std::max(Sends, 1)];
+  Notice notices[std::max(Notices, 1)];
 
   // Takes the tables of `from` over if there is room for them.
   template <class From>
@@ -93,11 +99,29 @@ struct AgGemmParamsOf : AgGemmHead {
   }
 };
 
-// As the host makes them, and those that most launches are given: each kernel is built for both, because 11 KB take half a
-// microsecond longer to hand over than 3.
+// As the host makes them, and those that most launches of one node are given. Each kernel is built for both and for AgGemmAlone: what
+// a launch cannot need is not in its code, because none of that is in a cache when a kernel starts, and 11 KB of parameters take half
+// a microsecond longer to hand over than 3.
 using AgGemmParams = AgGemmParamsOf<kMostSegments, kMostCopies, kMostSends, kMostNotices, kMostRaises>;
-using AgGemmFewParams = AgGemmParamsOf<8, 7, 2, 2, 16>;
-static_assert(sizeof(AgGemmParams) <= 16384 && sizeof(AgGemmFewParams) <= 4096, "kernel parameters: 32764 bytes at most");
+using AgGemmFewParams = AgGemmParamsOf<8, 7, 0, 0, 16>;
+
+// One rank that splits no K: its CTAs wait for nobody, and nobody for them.
+struct AgGemmAlone : AgGemmProduct {
+  static constexpr bool kWaits = false, kNodes = false;
+  Segment segments[1];
+  CUtensorMap a, b, c;
+
+  // Takes `from` over if it is such a launch.
+  bool take(const AgGemmParams& from) {
+    if (from.wait.world != 1 || from.split.parts.by != 1 || from.segment_count != 1) return false;
+    static_cast<AgGemmProduct&>(*this) = from;
+    segments[0] = from.segments[0];
+    a = from.a, b = from.b, c = from.c;
+    return true;
+  }
+};
+static_assert(sizeof(AgGemmParams) <= 16384 && sizeof(AgGemmFewParams) <= 4096 && sizeof(AgGemmAlone) <= 640,
+              "kernel parameters: 32764 bytes at most");
 
 // What the prologue of a copy-engine call waits for.
 struct CopyCredits {

@@ -21,9 +21,7 @@ namespace {
 // CTA of the call says that all sources are read and advances the epoch.
 template <class Params>
 __device__ __forceinline__ void leave(const Params& p) {
-  // Neither peers nor parts of a split tile wait for what this call says.
-  if (p.wait.world == 1 && p.split.parts.by == 1) return;
-  const uint64_t epoch = current_epoch(p.wait);
+  const uint64_t epoch = current_epoch(p);
   Control* own = p.wait.control[p.wait.rank];
   uint32_t* exits = reinterpret_cast<uint32_t*>(&own->exits.value);
   if (ptx::add_acq_rel_gpu(exits, 1) + 1 != gridDim.x) return;
@@ -39,7 +37,7 @@ __device__ __forceinline__ void leave(const Params& p) {
       ptx::store_release_system(flag, epoch);
     }
   }
-  notice_role(p.wait, p.send, p.notices, p.notice_count, p.send_count > 0, epoch);
+  if constexpr (Params::kNodes) notice_role(p.wait, p.send, p.notices, p.notice_count, p.send_count > 0, epoch);
 }
 
 // All threads of the CTA, or of the cluster that it is in.
@@ -50,6 +48,43 @@ __device__ __forceinline__ void cta_or_cluster_sync() {
   } else {
     ptx::cluster_sync();
   }
+}
+
+// The loading warp; `loaded` stages are on their way.
+template <class Tile, class Params, class Recording>
+__device__ __forceinline__ void load_warp(const Params& p, const GemmShared<Tile>& s, int32_t loaded, const Recording& recording) {
+  auto lane = recording.lane(MK_LANE_LOAD, threadIdx.x == 0);
+  bool merged = false;
+  if constexpr (Params::kWaits && Tile::kTileN <= kSplitTileN && Tile::kCluster == 1) {
+    merged = p.merged;
+    if (merged) merged_producer_role<Tile>(p, s, lane);
+  }
+  if (!merged) producer_role<Tile>(p, s, loaded, lane);
+  lane.finish();
+  if constexpr (Params::kWaits) {
+    if (p.units == 0) await_rows(p);
+    ptx::named_barrier(kBarrierSources, kSourceThreads);
+    if (threadIdx.x == 0) leave(p);
+  }
+}
+
+// The warps that bring the own rows to other ranks.
+template <class Tile, class Params, class Recording>
+__device__ __forceinline__ void transfer_warp(const Params& p, const GemmShared<Tile>& s, int warp, const Recording& recording) {
+  if (warp == kPushWarp) {
+    if (threadIdx.x % 32 == 0 && static_cast<int32_t>(blockIdx.x) < p.push.ctas) {
+      auto lane = recording.lane(MK_LANE_PUSH, true);
+      const int64_t waited = push_role(p.wait, p.push, p.gate, p.copies, p.copy_count,
+                                       {p.flags, &p.own, &p.passed, p.destination}, {s.push(), s.pushed()}, current_epoch(p), lane);
+      note_waited(p, kRolePush, true, waited);
+      lane.finish();
+    }
+  } else if constexpr (Params::kNodes) {
+    if (threadIdx.x % 32 == 0 && blockIdx.x == 0 && p.send_count > 0)
+      note_waited(p, kRoleSend, true, send_role(p.wait, p.send, p.sends, p.send_count, current_epoch(p)));
+  }
+  __syncwarp();
+  ptx::named_barrier_arrive(kBarrierSources, kSourceThreads);
 }
 
 template <class Tile, typename T, class Params, class Recording>
@@ -83,32 +118,10 @@ __device__ __forceinline__ void ag_gemm_body(const Params& p, const Recording& r
   if (warpgroup == 0) {
     if constexpr (Tile::kMovesRegisters) ptx::registers_release<kProducerRegisters>();
     if (warp == kLoadWarp) {
-      auto lane = recording.lane(MK_LANE_LOAD, threadIdx.x == 0);
-      if constexpr (Tile::kTileN <= kSplitTileN && Tile::kCluster == 1) {
-        if (p.merged) {
-          merged_producer_role<Tile>(p, s, lane);
-        } else {
-          producer_role<Tile>(p, s, loaded, lane);
-        }
-      } else {
-        producer_role<Tile>(p, s, loaded, lane);
-      }
-      lane.finish();
-      if (p.units == 0) await_rows(p);
-      ptx::named_barrier(kBarrierSources, kSourceThreads);
-      if (threadIdx.x == 0) leave(p);
-    } else if (warp == kPushWarp && threadIdx.x % 32 == 0 && static_cast<int32_t>(blockIdx.x) < p.push.ctas) {
-      auto lane = recording.lane(MK_LANE_PUSH, true);
-      const int64_t waited = push_role(p.wait, p.push, p.gate, p.copies, p.copy_count,
-                                       {p.flags, &p.own, &p.passed, p.destination}, {s.push(), s.pushed()},
-                                       current_epoch(p.wait), lane);
-      note_waited(p, kRolePush, true, waited);
-      lane.finish();
-    } else if (warp == kSendWarp && threadIdx.x % 32 == 0 && blockIdx.x == 0 && p.send_count > 0) {
-      note_waited(p, kRoleSend, true, send_role(p.wait, p.send, p.sends, p.send_count, current_epoch(p.wait)));
+      load_warp<Tile>(p, s, loaded, recording);
+    } else if constexpr (Params::kWaits) {
+      if (warp == kPushWarp || warp == kSendWarp) transfer_warp<Tile>(p, s, warp, recording);
     }
-    __syncwarp();
-    if (warp == kPushWarp || warp == kSendWarp) ptx::named_barrier_arrive(kBarrierSources, kSourceThreads);
   } else {
     if constexpr (Tile::kMovesRegisters) ptx::registers_claim<kConsumerRegisters>();
     auto lane = recording.lane(MK_LANE_MULTIPLY_0 + warpgroup - 1, threadIdx.x % kWarpgroup == 0);
@@ -133,7 +146,7 @@ __global__ void __launch_bounds__(kThreads, 1) ag_gemm_kernel(const __grid_const
 
 template <class Tile>
 struct KernelConfig {
-  // `together`: CTAs wait for other ranks or for one another, so all must be resident, or none.
+  // `together`: CTAs may wait for other ranks or for one another, so all must be resident, or none.
   static cudaLaunchConfig_t config(cudaLaunchAttribute (&attributes)[2], int ctas, cudaStream_t stream, bool together) {
     attributes[0].id = cudaLaunchAttributeCooperative;
     attributes[0].val.cooperative = together;
@@ -156,6 +169,10 @@ struct Kernel : KernelConfig<Tile> {
   static constexpr auto kEntry = &ag_gemm_kernel<Tile, T, Params>;
 };
 
+// Clusters are for calls whose rows come by copy engine: one rank gains nothing by them.
+template <class Tile>
+constexpr bool kAlone = Tile::kCluster == 1;
+
 // Calls `f` with the kernel of an element type and of parameters.
 template <class Tile, class Params, class F>
 cudaError_t with_element(Element element, F f) {
@@ -169,6 +186,9 @@ cudaError_t AgGemmInstance<Tile>::prepare(Element element) {
   const auto allow = [](auto kernel) {
     return cudaFuncSetAttribute(kernel.kEntry, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::kSharedBytes);
   };
+  if constexpr (kAlone<Tile>) {
+    if (cudaError_t e = with_element<Tile, AgGemmAlone>(element, allow)) return e;
+  }
   if (cudaError_t e = with_element<Tile, AgGemmFewParams>(element, allow)) return e;
   return with_element<Tile, AgGemmParams>(element, allow);
 }
@@ -196,14 +216,21 @@ cudaError_t AgGemmInstance<Tile>::resident(Element element, int* ctas) {
 
 template <class Tile>
 cudaError_t AgGemmInstance<Tile>::launch(Element element, const AgGemmParams& params, int ctas, cudaStream_t stream) {
-  const auto launch = [&](auto kernel, const auto& p) {
-    cudaLaunchAttribute attributes[2];
-    const cudaLaunchConfig_t c = kernel.config(attributes, ctas, stream, p.wait.world > 1 || p.split.parts.by > 1);
-    return cudaLaunchKernelEx(&c, kernel.kEntry, p);
+  const auto launch_with = [&](const auto& p) {
+    using Params = std::decay_t<decltype(p)>;
+    return with_element<Tile, Params>(element, [&](auto kernel) {
+      cudaLaunchAttribute attributes[2];
+      const cudaLaunchConfig_t c = kernel.config(attributes, ctas, stream, Params::kWaits);
+      return cudaLaunchKernelEx(&c, kernel.kEntry, p);
+    });
   };
+  if constexpr (kAlone<Tile>) {
+    AgGemmAlone alone;
+    if (alone.take(params)) return launch_with(alone);
+  }
   AgGemmFewParams few;
-  if (few.take(params)) return with_element<Tile, AgGemmFewParams>(element, [&](auto kernel) { return launch(kernel, few); });
-  return with_element<Tile, AgGemmParams>(element, [&](auto kernel) { return launch(kernel, params); });
+  if (few.take(params)) return launch_with(few);
+  return launch_with(params);
 }
 
 }  // namespace mk

@@ -20,8 +20,11 @@ struct TileSource {
 template <class Tile, class Params>
 __device__ __forceinline__ TileSource tile_source(const Params& p, const TileCursor<Tile>& tile) {
   const Segment& segment = p.segments[tile.segment];
-  const bool own = segment.own_row >= 0;
-  return {own ? &p.a : &p.landing, (own ? segment.own_row : segment.row) + tile.m_tile * kTileM, tile.n_tile * Tile::kTileN};
+  const int32_t b_row = tile.n_tile * Tile::kTileN;
+  if constexpr (Params::kWaits) {
+    if (segment.own_row < 0) return {&p.landing, segment.row + tile.m_tile * kTileM, b_row};
+  }
+  return {&p.a, segment.own_row + tile.m_tile * kTileM, b_row};
 }
 
 // The first stages of a CTA's first tile: as many as the ring holds, or none where they have to wait for something.
@@ -35,9 +38,12 @@ template <class Tile, class Params>
 __device__ __forceinline__ FirstTile first_tile(const Params& p) {
   FirstTile f;
   const UnitRange<Tile> units(p);
-  if (units.first >= units.end || p.merged) return f;
+  if (units.first >= units.end) return f;
+  if constexpr (Params::kWaits) {
+    if (p.merged) return f;
+  }
   TileCursor<Tile> tile;
-  const SplitPart part = split_part(p.split, p.k_steps, units.first);
+  const SplitPart part = split_part(p, units.first);
   tile.move_to(p, part.tile, 0);
   f.step = part.first_step;
   f.from = tile_source(p, tile);
@@ -66,28 +72,32 @@ template <class Tile, class Params, class Lane>
 __device__ __forceinline__ void producer_role(const Params& p, const GemmShared<Tile>& s, int32_t loaded, Lane& record) {
   const int lane = threadIdx.x % 32;
   const uint32_t cta = cta_in_cluster<Tile>();
-  const uint64_t epoch = current_epoch(p.wait);
+  const uint64_t epoch = current_epoch(p);
   const UnitRange<Tile> units(p);
   TileCursor<Tile> tile;
   RingPosition<Tile> at = {loaded % Tile::kStages, static_cast<uint32_t>(loaded) / Tile::kStages};  // of the lane that loads
   Gate gate;
   for (uint32_t unit = units.first; unit < units.end; unit += units.stride) {
     record.begin(MK_EVENT_LOAD);
-    const SplitPart part = split_part(p.split, p.k_steps, unit);
+    const SplitPart part = split_part(p, unit);
     tile.move_to(p, part.tile, cta);
-    const Segment& segment = p.segments[tile.segment];
-    const int32_t in_segment = tile.m_tile * kTileM;
-    // The second CTA of a cluster may have no rows where a segment ends.
-    const bool gated = segment.flag != kNoFlag && in_segment < segment.rows;
-    if (gated)
-      gate.start(p.flags[p.wait.rank] + segment.flag, segment.field ? p.gate : one_stamp(), tile.m_tile);
+    bool gated = false;
+    if constexpr (Params::kWaits) {
+      const Segment& segment = p.segments[tile.segment];
+      // The second CTA of a cluster may have no rows where a segment ends.
+      gated = segment.flag != kNoFlag && tile.m_tile * kTileM < segment.rows;
+      if (gated)
+        gate.start(p.flags[p.wait.rank] + segment.flag, segment.field ? p.gate : one_stamp(), tile.m_tile);
+    }
     const TileSource from = tile_source(p, tile);
     for (int32_t step = part.first_step + loaded * Tile::kStageSteps; step < part.end_step;) {
-      const int32_t last = min(step + Tile::kStageSteps, part.end_step) - 1;
-      while (gated && last >= gate.ready) {
-        record.begin(MK_EVENT_WAIT);
-        gate.wait(p.wait, epoch, max(step, gate.ready));
-        record.end(MK_EVENT_WAIT, tile.segment);
+      if constexpr (Params::kWaits) {
+        const int32_t last = min(step + Tile::kStageSteps, part.end_step) - 1;
+        while (gated && last >= gate.ready) {
+          record.begin(MK_EVENT_WAIT);
+          gate.wait(p.wait, epoch, max(step, gate.ready));
+          record.end(MK_EVENT_WAIT, tile.segment);
+        }
       }
       // All whole stages that have arrived at once.
       int32_t end = part.end_step;
@@ -113,7 +123,7 @@ __device__ __forceinline__ void producer_role(const Params& p, const GemmShared<
 // not be before they have come.
 template <class Params>
 __device__ __forceinline__ void await_rows(const Params& p) {
-  const uint64_t epoch = current_epoch(p.wait);
+  const uint64_t epoch = current_epoch(p);
   Gate gate;
   for (int32_t i = 0; i < p.segment_count; ++i) {
     const Segment& segment = p.segments[i];
@@ -133,15 +143,16 @@ constexpr int kPrefetchBytes = 24 * 128 * kRowBytes;
 template <class Tile, class Params, class Lane>
 __device__ __forceinline__ void merged_producer_role(const Params& p, const GemmShared<Tile>& s, Lane& record) {
   const int lane = threadIdx.x % 32;
-  const uint64_t epoch = current_epoch(p.wait);
+  const uint64_t epoch = current_epoch(p);
   const UnitRange<Tile> units(p);
   RingPosition<Tile> at;  // of the lane that loads
   Gate gate;
   for (uint32_t unit = units.first; unit < units.end; unit += units.stride) {
     record.begin(MK_EVENT_LOAD);
-    const SplitPart part = split_part(p.split, p.k_steps, unit);
+    const SplitPart part = split_part(p, unit);
     const int b_row = static_cast<int>(part.tile) * Tile::kTileN;
     constexpr int kPrefetchSteps = kPrefetchBytes / Tile::kBBytes;
+#pragma unroll 1
     for (int32_t step = part.first_step + lane; step < min(part.end_step, part.first_step + kPrefetchSteps); step += 32)
       ptx::tma_prefetch(&p.b, step * kStepK, b_row, 0);
     for (int32_t i = 0; i < p.segment_count; ++i) {

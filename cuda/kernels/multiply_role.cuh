@@ -14,9 +14,14 @@ __device__ __forceinline__ void consumer_role(const Params& p, const GemmShared<
   const uint32_t cta = cta_in_cluster<Tile>();
   const UnitRange<Tile> units(p);
   // The push role of this CTA has the second pair of store buffers. Tiles of one pass would begin with the first each time.
-  const bool one_buffer = Tile::kStorePasses == 1 || static_cast<int32_t>(blockIdx.x) < p.push.ctas;
+  bool one_buffer = Tile::kStorePasses == 1;
+  bool split = false;
+  if constexpr (Params::kWaits) {
+    one_buffer |= static_cast<int32_t>(blockIdx.x) < p.push.ctas;
+    split = Tile::kTileN <= kSplitTileN && p.split.parts.by > 1;
+  }
   // Read before the CTA can leave; on its way under the first product.
-  const uint64_t epoch = Tile::kTileN <= kSplitTileN && p.split.parts.by > 1 ? current_epoch(p.wait) : 0;
+  const uint64_t epoch = split ? current_epoch(p) : 0;
   TileCursor<Tile> tile;
   RingPosition<Tile> at;
   float sum[Tile::kTileN / 2];
@@ -29,11 +34,13 @@ __device__ __forceinline__ void consumer_role(const Params& p, const GemmShared<
     if (pass == Tile::kStorePasses - 1) record.end(MK_EVENT_STORE, unit - units.stride);
   };
   for (; unit < units.end; unit += units.stride) {
-    const SplitPart part = split_part(p.split, p.k_steps, unit);
+    const SplitPart part = split_part(p, unit);
     record.begin(MK_EVENT_MULTIPLY);
     int32_t row = Tile::kNarrow ? 0 : group * kGroupM;  // first row of C
     int32_t column, rows;                               // and how many rows from there on are this group's or later's
-    if (p.merged) {
+    bool merged = false;
+    if constexpr (Params::kWaits) merged = p.merged;
+    if (merged) {
       column = static_cast<int32_t>(part.tile) * Tile::kTileN;
       rows = p.m - row;
     } else {
@@ -56,8 +63,8 @@ __device__ __forceinline__ void consumer_role(const Params& p, const GemmShared<
       }
       gemm_take_sums<Tile>(s, sum, has_rows(rows), unit + units.stride < units.end);
     }
-    if constexpr (Tile::kTileN <= kSplitTileN) {
-      if (p.split.parts.by > 1) {
+    if constexpr (Tile::kTileN <= kSplitTileN && Params::kWaits) {
+      if (split) {
         const uint32_t barrier = kBarrierEpilogue + group;
         if (!split_adds(p.split, part, group)) {
           record.begin(MK_EVENT_STORE);

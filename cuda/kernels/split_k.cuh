@@ -16,13 +16,16 @@ struct SplitPart {
   int32_t end_step;
 };
 
-__device__ __forceinline__ SplitPart split_part(const SplitK& k, int32_t k_steps, uint32_t unit) {
-  SplitPart s;
-  s.tile = quotient(unit, k.parts);
-  s.part = static_cast<int32_t>(unit - s.tile * k.parts.by);
-  s.first_step = s.part * k.steps;
-  s.end_step = min(k_steps, s.first_step + k.steps);
-  return s;
+template <class Params>
+__device__ __forceinline__ SplitPart split_part(const Params& p, uint32_t unit) {
+  if constexpr (Params::kWaits) {
+    const SplitK& k = p.split;
+    const uint32_t tile = quotient(unit, k.parts);
+    const int32_t part = static_cast<int32_t>(unit - tile * k.parts.by);
+    return {tile, part, part * k.steps, min(p.k_steps, (part + 1) * k.steps)};
+  } else {
+    return {unit, 0, 0, p.k_steps};
+  }
 }
 
 // The part that adds up a consumer group's rows: the groups of a tile are spread over its parts.
@@ -61,10 +64,12 @@ template <int Sums>
 __device__ __forceinline__ void split_take(const SplitK& k, const SplitPart& s, int32_t group, int32_t rows, uint32_t barrier,
                                            float (&sum)[Sums], uint64_t epoch, const WaitContext& w) {
   const int32_t thread = threadIdx.x % kWarpgroup;
+#pragma unroll 1
   for (int32_t part = thread; part < static_cast<int32_t>(k.parts.by); part += kWarpgroup)
     if (part != s.part) wait_flag(w, kRoleSum, k.flags + split_slot(k, s, part, group), epoch);
   ptx::named_barrier(barrier, kWarpgroup);
   if (!has_rows(rows)) return;
+#pragma unroll 1
   for (int32_t part = 0; part < static_cast<int32_t>(k.parts.by); ++part) {
     if (part == s.part) continue;
     const float4* from = k.sums + split_slot(k, s, part, group) * (Sums / 4) * kWarpgroup + thread;

@@ -9,8 +9,13 @@
 namespace mk {
 namespace {
 
-// Number of the call in flight. The epoch word stands still until all CTAs have left: a role asks before its own can.
-__device__ __forceinline__ uint64_t current_epoch(const WaitContext& w) { return w.control[w.rank]->epoch.value + 1; }
+// Number of the call in flight; 0 where nobody waits. The epoch word stands still until all CTAs have left: a role asks before its own
+// can.
+template <class Params>
+__device__ __forceinline__ uint64_t current_epoch(const Params& p) {
+  if constexpr (Params::kWaits) return p.wait.control[p.wait.rank]->epoch.value + 1;
+  return 0;
+}
 
 // The units of work of this CTA's cluster (parts of tiles): first, first + stride, ... < end.
 template <class Tile>
@@ -18,7 +23,7 @@ struct UnitRange {
   uint32_t first = blockIdx.x / Tile::kCluster;
   uint32_t stride = gridDim.x / Tile::kCluster;
   uint32_t end;
-  __device__ __forceinline__ explicit UnitRange(const AgGemmHead& p) : end(p.units) {}
+  __device__ __forceinline__ explicit UnitRange(const AgGemmProduct& p) : end(p.units) {}
 };
 
 // The tile of a unit. Units are asked for in rising order, so the segment is found by going on from the last one.
@@ -45,7 +50,7 @@ __device__ __forceinline__ uint32_t cta_in_cluster() {
 }
 
 // What mk_ag_gemm_waited reports.
-__device__ __forceinline__ void note_waited(const AgGemmHead& p, Role role, bool mine, int64_t cycles) {
+__device__ __forceinline__ void note_waited(const AgGemmProduct& p, Role role, bool mine, int64_t cycles) {
   if (mine) p.waited[static_cast<int64_t>(blockIdx.x) * kRoles + role] = cycles;
 }
 
