@@ -189,9 +189,18 @@ __device__ __forceinline__ uint32_t pack_pair<__half>(float low, float high) {
 // stored while the next one is multiplied, or at once if none follows.
 template <class Tile>
 struct TileOutput {
+  static constexpr int32_t kNothing = -1, kByTma = 0;
+
   uint32_t pairs[Tile::kTileN / 4];
   int32_t column, row;
-  bool pending = false;
+  int32_t rows = kNothing;  // kByTma, or rows to store without it
+};
+
+// C for stores without TMA.
+struct PlainOutput {
+  void* base;     // of C, aligned to 4 bytes
+  int64_t pitch;  // elements, even
+  int32_t n;
 };
 
 template <class Tile, typename T>
@@ -215,11 +224,26 @@ __device__ __forceinline__ void gemm_fill_box(char* box, int pass, const uint32_
   }
 }
 
+// One consumer warpgroup: stores a box that it has filled, its column 0 at (row, column) of C, without TMA: a TMA store cuts a tile
+// off only at multiples of 16 bytes, and not where a segment's rows end. A warp writes a row at a time.
+template <class Tile>
+__device__ __forceinline__ void gemm_copy_box(const char* box, const PlainOutput& c, int32_t row, int32_t column, int32_t rows) {
+  constexpr int kPairs = Tile::kStoreColumns / 2;
+  const int32_t pair = threadIdx.x % kPairs, columns = c.n - column - 2 * pair;  // from this thread's on
+  uint16_t* to = static_cast<uint16_t*>(c.base) + row * c.pitch + column + 2 * pair;
+#pragma unroll 1
+  for (int32_t r = threadIdx.x % kWarpgroup / kPairs; r < rows; r += kWarpgroup / kPairs) {
+    const uint32_t v = *reinterpret_cast<const uint32_t*>(box + r * kRowBytes + ((pair / 4) ^ (r % 8)) * 16 + pair % 4 * 4);
+    if (columns > 1) *reinterpret_cast<uint32_t*>(to + r * c.pitch) = v;
+    if (columns == 1) to[r * c.pitch] = static_cast<uint16_t>(v);
+  }
+}
+
 // One consumer warpgroup, its thread 0 the one that owns the bulk groups: stores the 64 columns `pass` of a tile through a store
 // buffer; with `one_buffer` always the first, else by turns.
 template <class Tile>
 __device__ __forceinline__ void gemm_store_box(const GemmShared<Tile>& s, int group, int pass, bool one_buffer,
-                                               const TileOutput<Tile>& out, const CUtensorMap* c) {
+                                               const TileOutput<Tile>& out, const CUtensorMap* c, const PlainOutput& plain) {
   static_assert(Tile::kStoreBuffers == 2);
   if (threadIdx.x % kWarpgroup == 0) {
     if (one_buffer) {
@@ -233,7 +257,9 @@ __device__ __forceinline__ void gemm_store_box(const GemmShared<Tile>& s, int gr
   gemm_fill_box<Tile>(box, pass, out.pairs);
   ptx::fence_async_shared();
   ptx::named_barrier(kBarrierEpilogue + group, kWarpgroup);
-  if (threadIdx.x % kWarpgroup == 0) {
+  if (out.rows != out.kByTma) {
+    gemm_copy_box<Tile>(box, plain, out.row, out.column + pass * Tile::kStoreColumns, out.rows);
+  } else if (threadIdx.x % kWarpgroup == 0) {
     ptx::tma_store(c, box, out.column + pass * Tile::kStoreColumns, out.row, 0);
     ptx::tma_store_commit();
   }
@@ -243,13 +269,18 @@ __device__ __forceinline__ void gemm_store_box(const GemmShared<Tile>& s, int gr
 // of A. A warp writes the 16 rows of a box that only its own part of wgmma has read, so it waits for no other; B, which neighbours in
 // a cluster may still write and read, stays as it is.
 template <class Tile>
-__device__ __forceinline__ void gemm_store_last(const GemmShared<Tile>& s, int group, const TileOutput<Tile>& out, const CUtensorMap* c) {
+__device__ __forceinline__ void gemm_store_last(const GemmShared<Tile>& s, int group, const TileOutput<Tile>& out, const CUtensorMap* c,
+                                                const PlainOutput& plain) {
   static_assert(Tile::kNarrow || (Tile::kStorePasses <= Tile::kStages && Tile::kStoreBytes == kGroupM * kRowBytes));
 #pragma unroll
   for (int pass = 0; pass < Tile::kStorePasses; ++pass) gemm_fill_box<Tile>(s.a(pass) + group * Tile::kStoreBytes, pass, out.pairs);
   ptx::fence_async_shared();
   ptx::named_barrier(kBarrierEpilogue + group, kWarpgroup);
-  if (threadIdx.x % kWarpgroup == 0) {
+  if (out.rows != out.kByTma) {
+#pragma unroll 1
+    for (int pass = 0; pass < Tile::kStorePasses; ++pass)
+      gemm_copy_box<Tile>(s.a(pass) + group * Tile::kStoreBytes, plain, out.row, out.column + pass * Tile::kStoreColumns, out.rows);
+  } else if (threadIdx.x % kWarpgroup == 0) {
 #pragma unroll 1
     for (int pass = 0; pass < Tile::kStorePasses; ++pass)
       ptx::tma_store(c, s.a(pass) + group * Tile::kStoreBytes, out.column + pass * Tile::kStoreColumns, out.row, 0);
@@ -268,12 +299,12 @@ __device__ __forceinline__ __half from_float<__half>(float v) {
   return __float2half_rn(v);
 }
 
-// The same without TMA, for narrow tiles and for the last columns when N is no multiple of 8: a TMA store cuts a tile off only at
-// multiples of 16 bytes. `c` is the group's first element, aligned to 4 bytes as `pitch` is even; rows and columns past the counts
-// are left alone.
+// The sums of a narrow tile go straight to memory. `c` is the group's first element, aligned to 4 bytes as `pitch` is even; rows and
+// columns past the counts are left alone.
 template <class Tile, typename T>
 __device__ __forceinline__ void gemm_store_direct(const float (&sum)[Tile::kTileN / 2], T* c, int64_t pitch,
                                                   int32_t rows, int32_t columns) {
+  static_assert(Tile::kNarrow);
   const int32_t thread = threadIdx.x % kWarpgroup;
   const int32_t row = thread / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;
 #pragma unroll

@@ -26,11 +26,12 @@ __device__ __forceinline__ void consumer_role(const Params& p, const GemmShared<
   RingPosition<Tile> at;
   float sum[Tile::kTileN / 2];
   TileOutput<Tile> out;
+  const PlainOutput plain = {p.c_base, p.c_pitch, p.n};
   uint32_t unit = units.first;
   const auto store_box = [&](int pass) {
-    if (!out.pending) return;
+    if (out.rows == out.kNothing) return;
     if (pass == 0) record.begin(MK_EVENT_STORE);
-    gemm_store_box<Tile>(s, group, pass, one_buffer, out, &p.c);
+    gemm_store_box<Tile>(s, group, pass, one_buffer, out, &p.c, plain);
     if (pass == Tile::kStorePasses - 1) record.end(MK_EVENT_STORE, unit - units.stride);
   };
   for (; unit < units.end; unit += units.stride) {
@@ -54,7 +55,7 @@ __device__ __forceinline__ void consumer_role(const Params& p, const GemmShared<
     const int32_t steps = part.end_step - part.first_step;
     gemm_multiply<Tile, T>(s, at, group, (steps + Tile::kStageSteps - 1) / Tile::kStageSteps, sum, store_box);
     record.end(MK_EVENT_MULTIPLY, unit);
-    out.pending = false;
+    out.rows = out.kNothing;
     if (rows <= 0) continue;
     if constexpr (Tile::kNarrow) {
       if (group == 1) {
@@ -75,21 +76,21 @@ __device__ __forceinline__ void consumer_role(const Params& p, const GemmShared<
         split_take(p.split, part, group, rows, barrier, sum, epoch, p.wait);
       }
     }
-    // A TMA store ends at the last row and, where it is a multiple of 16 bytes, column of C, but not at a segment's last row.
-    const bool whole = !Tile::kNarrow && (rows >= kGroupM || row + rows == p.m);
-    if (whole && (p.n % 8 == 0 || p.n - column >= Tile::kTileN)) {
-      gemm_pack<Tile, T>(out, sum);
-      out.column = column, out.row = row, out.pending = true;
-    } else {
+    if constexpr (Tile::kNarrow) {
       record.begin(MK_EVENT_STORE);
       T* c = static_cast<T*>(p.c_base) + row * p.c_pitch + column;
       gemm_store_direct<Tile, T>(sum, c, p.c_pitch, rows, p.n - column);
       record.end(MK_EVENT_STORE, unit);
+    } else {
+      // A TMA store ends at the last row and, where it is a multiple of 16 bytes, column of C, but not at a segment's last row.
+      const bool by_tma = (rows >= kGroupM || row + rows == p.m) && (p.n % 8 == 0 || p.n - column >= Tile::kTileN);
+      gemm_pack<Tile, T>(out, sum);
+      out.column = column, out.row = row, out.rows = by_tma ? out.kByTma : min(rows, kGroupM);
     }
   }
-  if (out.pending) {
+  if (out.rows != out.kNothing) {
     record.begin(MK_EVENT_STORE);
-    gemm_store_last<Tile>(s, group, out, &p.c);
+    gemm_store_last<Tile>(s, group, out, &p.c, plain);
     record.end(MK_EVENT_STORE, unit - units.stride);
   }
   if (threadIdx.x % kWarpgroup == 0) ptx::tma_store_wait_all();
