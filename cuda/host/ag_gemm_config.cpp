@@ -21,7 +21,8 @@ constexpr int kLeastSplitSteps = 8;  // shorter parts gain less than handing the
 constexpr int kMostSplits = 8;
 
 // Measured on an H200 (docs/results.md): products whose tiles of 64 columns have a CTA each, and no more K steps than these, are faster
-// with them than with 128; longer ones take the time of what L2 delivers.
+// with them than with 128; longer ones take the time of what L2 delivers. And one rank is faster if it does not split so few: CTAs that
+// wait for nobody are a kernel of their own (AgGemmAlone).
 constexpr int kMostShortSteps = 32;
 
 int log2_of(int64_t v) {
@@ -133,8 +134,9 @@ int64_t computed_units(const mk_ag_gemm_args& a, const mk_ag_gemm_config& c, con
   return (own + (segments - machine.chunks) * ceil_div(ceil_div(a.m, segments), rows)) * ceil_div(a.n, c.tile_n);
 }
 
-// As many parts of K as there are CTAs for.
-int32_t parts_of_k(int64_t tiles, int64_t steps, int32_t ctas) {
+// As many parts of K as there are CTAs for, where that pays.
+int32_t parts_of_k(int64_t tiles, int64_t steps, int32_t ctas, int32_t world) {
+  if (world == 1 && steps <= kMostShortSteps) return 1;
   return static_cast<int32_t>(std::max<int64_t>(1, std::min<int64_t>({ctas / tiles, steps / kLeastSplitSteps, int64_t{kMostSplits}})));
 }
 
@@ -145,7 +147,7 @@ void complete_split(mk_ag_gemm_config& c, const mk_ag_gemm_args& a, const AgGemm
   const bool possible = c.tile_n <= kSplitTileN && c.cluster == 1 && tiles > 0 && steps > 0;
   if (c.split_k == 0) {
     c.split_k = 1;
-    if (possible) c.split_k = parts_of_k(tiles, steps, c.ctas);
+    if (possible) c.split_k = parts_of_k(tiles, steps, c.ctas, machine.world);
   }
   if (c.split_k == 1) return;
   if (c.split_k < 1 || !possible) fail(MK_ERROR_ARGUMENT, "split_k is %d; a split needs tile_n %d or less and cluster 1", c.split_k, kSplitTileN);
@@ -161,7 +163,7 @@ bool short_tiles(mk_ag_gemm_config c, const mk_ag_gemm_args& a, const AgGemmMach
   c.tile_n = 64, c.cluster = 1;
   const int64_t tiles = ag_gemm_units(a, c, machine), steps = ceil_div(a.k, kStepK);
   if (tiles < 1 || tiles * std::max(1, c.split_k) > c.ctas) return false;
-  return ceil_div(steps, c.split_k > 0 ? c.split_k : parts_of_k(tiles, steps, c.ctas)) <= kMostShortSteps;
+  return ceil_div(steps, c.split_k > 0 ? c.split_k : parts_of_k(tiles, steps, c.ctas, machine.world)) <= kMostShortSteps;
 }
 
 // Columns of a tile. Of 64 rows, where these suffice: 64 columns where they are enough for most of the CTAs, else 32.

@@ -172,8 +172,9 @@ TEST(few_rows_take_narrow_tiles) {
   CHECK(chosen(16, 4096, 8192, 1).tile_n == 32 && chosen(16, 4096, 8192, 1).split_k == 1);
   CHECK(chosen(64, 8192, 8192, 2).tile_n == 64 && chosen(65, 8192, 8192, 1).tile_n == 128);
   const mk_ag_gemm_args a = problem(16, 1024, 1032);  // 17 K steps in parts of at least 8
-  const mk_ag_gemm_config c = chosen(16, 1024, 1032, 1);
-  CHECK(c.tile_n == 32 && c.split_k == 2 && ag_gemm_part_steps(a, c, {1, 132, 1}) == 10);
+  const mk_ag_gemm_config c = chosen(16, 1024, 1032, 2);
+  CHECK(c.tile_n == 32 && c.split_k == 2 && ag_gemm_part_steps(a, c, {2, 132, 1}) == 10);
+  CHECK(chosen(16, 1024, 2048, 1).split_k == 1 && chosen(16, 1024, 2112, 1).split_k == 4);  // one rank: not up to 32 steps
   // One tile of all ranks' rows, if these are whole swizzle atoms and no more than the tile has.
   CHECK(ag_gemm_merged(problem(64, 4096, 8192), chosen(64, 4096, 8192, 2), {2, 132, 1}));
   mk_ag_gemm_config narrow;
@@ -188,10 +189,10 @@ TEST(short_products_take_tiles_of_64_columns) {
     int64_t m, n, k;
     int world, split_wanted, tile_n, rows, split_k;
   } cases[] = {
-      {1024, 1024, 1024, 1, 0, 64, 128, 1}, {256, 2048, 2048, 1, 0, 64, 128, 2},  {1024, 1024, 2048, 1, 0, 64, 128, 1},
+      {1024, 1024, 1024, 1, 0, 64, 128, 1}, {256, 2048, 2048, 1, 0, 64, 128, 1},  {1024, 1024, 2048, 1, 0, 64, 128, 1},
       {1024, 1024, 4096, 1, 0, 128, 128, 2}, {768, 2048, 1024, 1, 0, 128, 128, 1}, {256, 4096, 8192, 1, 0, 128, 128, 2},
-      {2048, 2048, 2048, 1, 0, 256, 128, 1}, {512, 512, 1024, 2, 0, 64, 128, 2},   {65, 512, 1024, 1, 0, 64, 128, 2},
-      {128, 512, 1024, 2, 0, 128, 128, 2},   {64, 512, 1024, 1, 0, 32, 64, 2},     {1024, 1024, 1024, 1, 2, 128, 128, 2},
+      {2048, 2048, 2048, 1, 0, 256, 128, 1}, {512, 512, 1024, 2, 0, 64, 128, 2},   {65, 512, 1024, 1, 0, 64, 128, 1},
+      {128, 512, 1024, 2, 0, 128, 128, 2},   {64, 512, 1024, 1, 0, 32, 64, 1},     {1024, 1024, 1024, 1, 2, 128, 128, 2},
   };
   for (const auto& x : cases) {
     mk_ag_gemm_config c;
