@@ -20,6 +20,8 @@ SHELL_SCRIPTS = .ci/run $(shell find scripts cuda -name '*.sh')
 RUN ?= launch --nodes 2 --ppn 2 --check ag_gemm --shape llama3-8b/mlp-up/tp4 --tokens 128
 TEST_FLAGS ?= -timeout 30m
 PKGS ?= ./...
+# go test would vet all packages and what they import anew for each way of building them; `make lint` vets them, once.
+CITEST := go run ./internal/citest -vet=off
 
 .DEFAULT_GOAL := build
 
@@ -45,26 +47,26 @@ test: setup test-plain test-race ## all tests: unit and end to end, then all aga
 
 .PHONY: test-plain
 test-plain: net
-	go run ./internal/citest $(TEST_FLAGS) $(PKGS)
+	$(CITEST) $(TEST_FLAGS) $(PKGS)
 
 .PHONY: test-race
 test-race: net
-	go run ./internal/citest -race $(TEST_FLAGS) $(PKGS)
+	$(CITEST) -race $(TEST_FLAGS) $(PKGS)
 
 .PHONY: test-hosts
 test-hosts: net ## tests on four hosts, made of network namespaces (needs root)
 	@scripts/setup.sh testbed
-	go run ./internal/citest -tags testbed -timeout 20m ./internal/e2e
+	$(CITEST) -tags testbed -timeout 20m ./internal/e2e
 
 .PHONY: test-rxe
 test-rxe: build net ## tests over real RDMA verbs: two virtual machines with Soft-RoCE (needs neither KVM nor root, but packages)
 	@scripts/setup.sh rxe
-	CGO_ENABLED=0 go run ./internal/citest -tags rxe -timeout 15m -exec '$(CURDIR)/scripts/rxe.sh run -s 840' ./internal/e2e/rxe
+	CGO_ENABLED=0 $(CITEST) -tags rxe -timeout 15m -exec '$(CURDIR)/scripts/rxe.sh run -s 840' ./internal/e2e/rxe
 
 .PHONY: test-pictures
 test-pictures: ## draw topologies in headless Chromium and look at the pictures
 	@scripts/setup.sh pictures
-	go run ./internal/citest -tags chromium -timeout 10m -run TestPictures ./internal/topology
+	$(CITEST) -tags chromium -timeout 10m -run TestPictures ./internal/topology
 
 .PHONY: bench-launch
 bench-launch: ## start 16 ranks in every way, beside ssh, srun, mpirun and torchrun where they are there, in turns (needs root)
@@ -110,6 +112,7 @@ setup-cuda:
 
 cuda: setup-cuda ## build the CUDA data plane, build/libmkernel.so (needs no GPU)
 cuda-test: setup-cuda ## test the CUDA data plane's host side (needs no GPU)
+look-for-cuda: setup-cuda # what compiles waits for it, whatever make does at the same time
 
 include cuda/net/net.mk
 -include cuda/cuda.mk

@@ -1,5 +1,5 @@
 # The CUDA data plane. Targets: cuda (build/libmkernel.so and its GPU programs), cuda-test (host-side tests, no GPU),
-# clean-cuda. The compiler comes from scripts/cuda-toolchain.sh.
+# cuda-tests (builds them), clean-cuda. The compiler comes from scripts/cuda-toolchain.sh.
 
 CUDA_OUT := build/cuda
 CUDA_LIB := build/libmkernel.so
@@ -23,7 +23,7 @@ CUDA_PLAN_NAMES := 1x1-c1 1x2-c1 1x2-c3 1x4-c1 1x4-c3 1x8-c1 1x8-c3 2x1-c1 2x1-c
   2x4-c1 2x4-c2 2x4-c4 4x2-c2 2x8-c1
 CUDA_PLANS := build/plans/written
 
-.PHONY: cuda cuda-test clean-cuda look-for-cuda
+.PHONY: cuda cuda-test cuda-tests clean-cuda look-for-cuda
 cuda: $(CUDA_LIB) $(CUDA_GPU_PROGRAMS) build/example_ag_gemm $(CUDA_PLANS)
 
 # Looked for each time, so that another CUDA_HOME is noticed; written only if it is another.
@@ -68,7 +68,7 @@ build/example_ag_gemm: examples/c/ag_gemm.c cuda/include/mkernel.h $(CUDA_LIB)
 	  -Wl,-rpath,'$$ORIGIN' $(CUDA_LINK) -lm
 
 # Host-side tests with address and undefined-behaviour sanitizers.
-CUDA_TEST_FLAGS := -O1 -g -Wall -Wextra -Wno-missing-field-initializers -fsanitize=address,undefined \
+CUDA_TEST_FLAGS := -O1 -g1 -Wall -Wextra -Wno-missing-field-initializers -fsanitize=address,undefined \
   -fno-sanitize-recover=all -Icuda
 CUDA_TEST_SOURCES := $(wildcard cuda/tests/host_*.cpp cuda/host/*.cpp cuda/heap/*.cpp)
 CUDA_TEST_OBJECTS := $(patsubst cuda/%.cpp,$(CUDA_OUT)/sanitized/%.o,$(CUDA_TEST_SOURCES)) $(CUDA_OUT)/sanitized/tests/host_c_header.o
@@ -81,6 +81,7 @@ $(CUDA_OUT)/sanitized/%.o: cuda/%.c $(CUDA_HEADERS)
 $(CUDA_OUT)/host_tests: $(CUDA_TEST_OBJECTS) $(CUDA_KERNEL_OBJECTS) $(NET_OBJECTS)
 	$(CXX) $(CUDA_TEST_FLAGS) $^ -o $@ $(CUDA_LINK)
 
+cuda-tests: $(CUDA_OUT)/host_tests
 cuda-test: $(CUDA_OUT)/host_tests $(CUDA_LIB) $(CUDA_PLANS)
 	$(CUDA_OUT)/host_tests
 
