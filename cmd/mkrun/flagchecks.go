@@ -17,6 +17,10 @@ func checkFlags(cmd *cobra.Command, _ []string) error {
 		if f.Shorthand != "" {
 			name = "-" + f.Shorthand + " (" + name + ")"
 		}
+		if below, ok := f.Value.(switchBelow); ok {
+			err = below.refuse(f.Name)
+			return
+		}
 		switch value := f.Value.String(); {
 		case value == "" || value == "[]":
 			// As a rule a variable in a script was not set: what it was to name (the hosts, say) would silently be something else.

@@ -52,6 +52,7 @@ Without a GPU the CPU engine runs the same verified plans.`,
 		}
 	}
 	decimalFlags(root)
+	addSwitches(root)
 	return root
 }
 
