@@ -48,7 +48,7 @@ union Control {
 };
 
 // False if the receiver's queue is full: it holds ten messages, and a receiver that is sending does not empty it.
-bool try_send_descriptor(int socket, const Address& to, int rank, int descriptor) {
+bool try_send_descriptor(int socket, int peer, const Address& to, int rank, int descriptor) {
   Message message = {to.key, rank};
   iovec part = {&message, sizeof message};
   sockaddr_un name;
@@ -67,7 +67,9 @@ bool try_send_descriptor(int socket, const Address& to, int rank, int descriptor
   memcpy(CMSG_DATA(h), &descriptor, sizeof descriptor);
   while (sendmsg(socket, &m, MSG_DONTWAIT) < 0) {
     if (errno == EAGAIN || errno == EWOULDBLOCK) return false;
-    if (errno != EINTR) fail(MK_ERROR_BOOTSTRAP, "cannot pass a memory handle to another rank: %s", strerror(errno));
+    if (errno != EINTR)
+      fail(MK_ERROR_BOOTSTRAP, "cannot pass a memory handle to rank %d: %s%s", peer, strerror(errno),
+           errno == ECONNREFUSED ? "; it has ended, or is in another network namespace (container) than this rank" : "");
   }
   return true;
 }
@@ -100,6 +102,18 @@ int receive_descriptor(int socket, uint64_t key, int world, int milliseconds, in
   return descriptor;
 }
 
+// Names the ranks that did not answer.
+[[noreturn]] void give_up(const std::vector<int>& peers, int sent, const std::vector<int>& received) {
+  std::string missing, unreached;
+  for (size_t i = 0; i < peers.size(); ++i) {
+    const std::string rank = " " + std::to_string(peers[i]);
+    if (received[peers[i]] < 0) missing += rank;
+    if (static_cast<int>(i) >= sent) unreached += rank;
+  }
+  fail(MK_ERROR_BOOTSTRAP, "within %d s no memory handle came from ranks%s, and none could be passed to ranks%s: do they still run?", kPatienceMs / 1000,
+       missing.empty() ? " (none)" : missing.c_str(), unreached.empty() ? " (none)" : unreached.c_str());
+}
+
 }  // namespace
 
 std::vector<int> exchange_descriptors(int own, int rank, const std::vector<bool>& with, mk_allgather allgather, void* user) {
@@ -124,13 +138,12 @@ std::vector<int> exchange_descriptors(int own, int rank, const std::vector<bool>
     const int count = static_cast<int>(peers.size());
     int sent = 0, waited = 0;
     for (int missing = count; missing > 0 || sent < count;) {
-      while (sent < count && try_send_descriptor(socket.fd, all[peers[sent]], rank, own)) ++sent;
+      while (sent < count && try_send_descriptor(socket.fd, peers[sent], all[peers[sent]], rank, own)) ++sent;
       if (missing == 0 && sent == count) break;
       int from = -1;
       const int descriptor = receive_descriptor(socket.fd, mine.key, world, kRetryMs, &from);
       if (descriptor < 0) {
-        if ((waited += kRetryMs) > kPatienceMs)
-          fail(MK_ERROR_BOOTSTRAP, "memory handles of %d ranks did not come, or could not be passed, within %d s", missing, kPatienceMs / 1000);
+        if ((waited += kRetryMs) > kPatienceMs) give_up(peers, sent, result);
         continue;
       }
       if (from == rank || !with[from] || result[from] >= 0) {

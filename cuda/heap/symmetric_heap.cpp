@@ -11,7 +11,7 @@ uint64_t OffsetAllocator::allocate(uint64_t bytes, const char* what) {
   const uint64_t start = used_;
   const uint64_t padded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   if (padded < bytes || padded > capacity_ - start)
-    fail(MK_ERROR_MEMORY, "%s needs %llu bytes of the symmetric heap, %llu of %llu are left", what,
+    fail(MK_ERROR_MEMORY, "%s needs %llu bytes of the symmetric heap, %llu of %llu are left: make the context with more heap_bytes", what,
          static_cast<unsigned long long>(bytes), static_cast<unsigned long long>(capacity_ - start),
          static_cast<unsigned long long>(capacity_));
   used_ = start + padded;
@@ -39,7 +39,9 @@ SymmetricHeap::SymmetricHeap(const Driver& driver, uint64_t bytes, int device, i
   driver.check(driver.granularity(&granularity, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED), "heap granularity");
   bytes_ = (bytes + granularity - 1) / granularity * granularity;
   try {
-    driver.check(driver.create(&blocks_[rank].handle, bytes_, &prop, 0), "allocating the symmetric heap");
+    const CUresult created = driver.create(&blocks_[rank].handle, bytes_, &prop, 0);
+    if (created == CUDA_ERROR_OUT_OF_MEMORY) check_allocation(cudaErrorMemoryAllocation, bytes_, "the symmetric heap");
+    driver.check(created, "allocating the symmetric heap");
     map(blocks_[rank], device);
     check_cuda(cudaMemset(base(rank), 0, bytes_), "zeroing the symmetric heap");
     check_cuda(cudaDeviceSynchronize(), "zeroing the symmetric heap");

@@ -33,10 +33,12 @@ void launch(mk_ag_gemm& op, const mk_ag_gemm_args& a, const mk_ag_gemm_config& w
   if (context.world > 1) op.plan.check_blocks(c.row_block, c.k_block);
   const AgGemmShape shape = {ag_gemm_tile(a, c, op.machine()), static_cast<Element>(a.element)};
   const int ctas = std::min(c.ctas, op.resident[tile_index(shape.tile)]) / c.cluster * c.cluster;
-  if (ctas < 1) fail(MK_ERROR_UNSUPPORTED, "not one CTA of this kernel fits on the GPU");
+  if (ctas < 1)
+    fail(MK_ERROR_UNSUPPORTED, "not one CTA of the kernel for tile_n %d and cluster %d fits on GPU %d: another tile_n or cluster may", c.tile_n,
+         c.cluster, context.device);
   c.push_ctas = std::min(c.push_ctas, ctas);
   if (c.split_k > 1 && ag_gemm_units(a, c, op.machine()) * c.split_k > ctas)
-    fail(MK_ERROR_UNSUPPORTED, "only %d CTAs fit, too few for a split of K by %d", ctas, c.split_k);
+    fail(MK_ERROR_UNSUPPORTED, "only %d CTAs fit on GPU %d, too few for split_k %d: ask for less, or leave it to the library", ctas, context.device, c.split_k);
   const Schedule s = op.plan.evaluate(a.m, a.n, a.k, op.flag_words);
   const AgGemmParams p = make_params(op, a, c, s);
   const bool copies = c.mover == MK_MOVER_CE && !s.copies.empty();
@@ -155,14 +157,14 @@ int mk_ag_gemm_create(mk_context* context, const mk_ag_gemm_desc* desc, mk_ag_ge
     mk::check_plan_fits(*context, op->plan);
     mk::lay_out(*op, context->heap->offsets(), context->world);
     op->record = mk::make_wait_record();
-    void* word = nullptr;
-    mk::check_cuda(cudaHostAlloc(&word, sizeof *op->abort_word, cudaHostAllocPortable), "pinned memory");
-    op->abort_word = new (word) uint64_t(1);
+    void* words = nullptr;
+    mk::check_cuda(cudaHostAlloc(&words, sizeof *op->pinned, cudaHostAllocPortable), "pinned memory");
+    op->pinned = new (words) mk_ag_gemm::Pinned{};
     mk::check_cuda(cudaMalloc(&op->sums, size_t(context->sms) * mk::kTileM * mk::kSplitTileN * sizeof(float)), "device memory");
     mk::check_cuda(cudaMalloc(&op->waited, kMostCtas * mk::kRoles * sizeof(int64_t)), "device memory");
     mk::check_cuda(cudaMemset(op->waited, 0, kMostCtas * mk::kRoles * sizeof(int64_t)), "device memory");
     mk::check_cuda(cudaStreamCreateWithFlags(&op->copy, cudaStreamNonBlocking), "copy stream");
-    op->aborting = mk::make_urgent_stream("stream for aborts");
+    op->aborting = mk::make_urgent_stream("stream for abort words");
     mk::check_cuda(cudaEventCreateWithFlags(&op->fork, cudaEventDisableTiming), "copy event");
     mk::check_cuda(cudaEventCreateWithFlags(&op->join, cudaEventDisableTiming), "copy event");
     mk::prepare_kernels(*op);
@@ -232,11 +234,13 @@ int mk_ag_gemm_status(mk_ag_gemm* op, mk_wait_record* record, mk_error* error) {
       record->seen = seen->seen;
       record->wanted = seen->wanted;
     }
-    uint64_t aborts[2] = {};
+    // By the stream for aborts, which waits neither for the caller's kernels nor for the default stream.
+    uint64_t* aborts = op->pinned->seen;
     for (int i = 0; i < 2; ++i)
-      mk::check_cuda(cudaMemcpy(&aborts[i], c.heap->base(c.rank) + (i == 0 ? op->control_at : c.barrier_at) + offsetof(mk::Control, abort),
-                                sizeof aborts[i], cudaMemcpyDeviceToHost),
+      mk::check_cuda(cudaMemcpyAsync(&aborts[i], c.heap->base(c.rank) + (i == 0 ? op->control_at : c.barrier_at) + offsetof(mk::Control, abort),
+                                     sizeof aborts[i], cudaMemcpyDeviceToHost, op->aborting),
                      "reading the abort words");
+    mk::check_cuda(cudaStreamSynchronize(op->aborting), "reading the abort words");
     if (c.network) c.network->check();
     if (barrier) mk::check_barrier(c);
     if (seen->valid && flag == MK_NO_FLAG)
@@ -261,7 +265,7 @@ int mk_ag_gemm_abort(mk_ag_gemm* op, mk_error* error) {
     for (int r = 0; r < c.world; ++r)
       if (c.heap->base(r) != nullptr) words.push_back(c.heap->base(r) + c.barrier_at + offsetof(mk::Control, abort));
     for (char* word : words)
-      mk::check_cuda(cudaMemcpyAsync(word, op->abort_word, sizeof *op->abort_word, cudaMemcpyDefault, op->aborting),
+      mk::check_cuda(cudaMemcpyAsync(word, &op->pinned->one, sizeof op->pinned->one, cudaMemcpyDefault, op->aborting),
                      "setting the abort word");
     mk::check_cuda(cudaStreamSynchronize(op->aborting), "setting the abort word");
   });

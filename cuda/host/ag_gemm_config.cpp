@@ -1,6 +1,7 @@
 #include "host/ag_gemm_config.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "host/error.h"
 #include "kernels/ag_gemm.h"
@@ -11,6 +12,8 @@ namespace mk {
 namespace {
 
 constexpr int64_t kLargest = (int64_t{1} << 31) - 1;  // TMA coordinates are 32-bit
+constexpr int64_t kMostCopyPitch = kLargest / 2;      // a copy's pitch in bytes fits into 31 bits
+constexpr int64_t kMostSpan = int64_t{1} << 38;       // elements from an operand's first row to its last
 
 // Measured on 2 x H200 (docs/results.md): from this shard size on the copy engine is the better mover; and a push by
 // ctas * kPushBalance / n CTAs to each peer keeps just ahead of the product, more of them only disturb it.
@@ -33,57 +36,65 @@ int log2_of(int64_t v) {
 
 bool power_of_two(int64_t v) { return v > 0 && (v & (v - 1)) == 0; }
 
+long long number(int64_t v) { return v; }  // as printf takes it
+
+void check_size(int64_t size, const char* name) {
+  if (size < 0) fail(MK_ERROR_ARGUMENT, "%s is %lld; it must not be negative", name, number(size));
+  if (size > kLargest)
+    fail(MK_ERROR_ARGUMENT, "%s is %lld; at most %lld are possible, because tensor maps have 32-bit coordinates", name, number(size), number(kLargest));
+}
+
 void check_pointer(const void* p, const char* name) {
-  if (p == nullptr) fail(MK_ERROR_ARGUMENT, "%s is NULL", name);
-  if (reinterpret_cast<uintptr_t>(p) % 16 != 0) fail(MK_ERROR_ARGUMENT, "%s is not aligned to 16 bytes", name);
+  if (p == nullptr) fail(MK_ERROR_ARGUMENT, "%s is NULL, and there are elements in it: pass its address in GPU memory", name);
+  if (reinterpret_cast<uintptr_t>(p) % 16 != 0)
+    fail(MK_ERROR_ARGUMENT, "%s is %p; it must be aligned to 16 bytes", name, p);
 }
 
-void check_pitch(int64_t pitch, int64_t columns, const char* name) {
+// Leading dimension `name` of the operand of so many rows of `columns` elements.
+void check_pitch(int64_t pitch, const char* name, int64_t rows, int64_t columns, const char* operand) {
   if (pitch < columns)
-    fail(MK_ERROR_ARGUMENT, "%s is %lld, less than a row of %lld", name, static_cast<long long>(pitch),
-         static_cast<long long>(columns));
-  if (pitch % 8 != 0) fail(MK_ERROR_ARGUMENT, "%s is %lld, not a multiple of 8", name, static_cast<long long>(pitch));
-  if (pitch > kLargest) fail(MK_ERROR_ARGUMENT, "%s is too large", name);
-}
-
-void check_span(int64_t pitch, int64_t rows) {
-  if (pitch > (int64_t{1} << 38) / std::max<int64_t>(rows, 1))
-    fail(MK_ERROR_ARGUMENT, "an operand spans more than 2^39 bytes");
+    fail(MK_ERROR_ARGUMENT, "%s is %lld, less than a row of %s, which has %lld elements", name, number(pitch), operand, number(columns));
+  if (pitch % 8 != 0) fail(MK_ERROR_ARGUMENT, "%s is %lld, not a multiple of 8 elements (16 bytes)", name, number(pitch));
+  if (pitch > kLargest) fail(MK_ERROR_ARGUMENT, "%s is %lld; at most %lld elements are possible", name, number(pitch), number(kLargest));
+  if (pitch > kMostSpan / std::max<int64_t>(rows, 1))
+    fail(MK_ERROR_ARGUMENT, "%s spans %lld rows with %s %lld, more than 2^39 bytes, which is what a tensor map reaches: pass fewer rows or a smaller %s",
+         operand, number(rows), name, number(pitch), name);
 }
 
 }  // namespace
 
 void check_ag_gemm_capacity(const mk_ag_gemm_desc& d) {
-  if (d.max_m < 0 || d.max_k < 0 || d.max_m > kLargest || d.max_k > kLargest)
-    fail(MK_ERROR_ARGUMENT, "max_m or max_k is negative or above 2^31");
+  check_size(d.max_m, "max_m");
+  check_size(d.max_k, "max_k");
   if (d.max_m != 0 && d.max_k > (int64_t{1} << 40) / (2 * d.max_m))
-    fail(MK_ERROR_ARGUMENT, "max_m * max_k is too large for the landing buffer");
+    fail(MK_ERROR_ARGUMENT, "max_m %lld times max_k %lld is too large: the landing buffer can have 2^40 bytes, of 2 for each element", number(d.max_m),
+         number(d.max_k));
 }
 
 void check_ag_gemm(const mk_ag_gemm_args& a, const mk_ag_gemm_desc& capacity, int world) {
-  if (a.m < 0 || a.n < 0 || a.k < 0) fail(MK_ERROR_ARGUMENT, "m, n or k is negative");
-  if (a.m > kLargest || a.n > kLargest || a.k > kLargest) fail(MK_ERROR_ARGUMENT, "m, n or k is above 2^31");
-  if (a.element != MK_BF16 && a.element != MK_F16) fail(MK_ERROR_ARGUMENT, "element %d is neither bf16 nor f16", a.element);
-  if (world > 1 && (a.m > capacity.max_m || a.k > capacity.max_k))
-    fail(MK_ERROR_ARGUMENT, "m %lld, k %lld is larger than the operator was made for (%lld, %lld)",
-         static_cast<long long>(a.m), static_cast<long long>(a.k), static_cast<long long>(capacity.max_m),
-         static_cast<long long>(capacity.max_k));
-  const int64_t shard = ceil_div(a.m, world);
+  check_size(a.m, "m");
+  check_size(a.n, "n");
+  check_size(a.k, "k");
+  if (a.element != MK_BF16 && a.element != MK_F16)
+    fail(MK_ERROR_ARGUMENT, "element is %d; known are bf16 (%d) and f16 (%d)", a.element, MK_BF16, MK_F16);
+  const auto check_capacity = [](int64_t size, const char* name, int64_t most) {
+    if (size > most)
+      fail(MK_ERROR_ARGUMENT, "%s is %lld, larger than the operator was made for: its max_%s is %lld", name, number(size), name, number(most));
+  };
+  if (world > 1) check_capacity(a.m, "m", capacity.max_m), check_capacity(a.k, "k", capacity.max_k);
   if (a.m > 0 && a.n > 0) {
     check_pointer(a.c, "c");
-    check_pitch(a.ldc, a.n, "ldc");
+    check_pitch(a.ldc, "ldc", a.m, a.n, "c");
     if (a.k > 0) {
       check_pointer(a.b, "b");
-      check_pitch(a.ldb, a.k, "ldb");
-      check_span(a.ldb, a.n);
+      check_pitch(a.ldb, "ldb", a.n, a.k, "b");
     }
   }
   // Peers need the shard also where there is nothing to compute.
   if (a.m > 0 && a.k > 0 && (a.n > 0 || world > 1)) {
     if (a.m >= world || a.a != nullptr) check_pointer(a.a, "a");
-    check_pitch(a.lda, a.k, "lda");
-    check_span(a.lda, shard);
-    if (a.k % 8 != 0) fail(MK_ERROR_ARGUMENT, "k is %lld, not a multiple of 8", static_cast<long long>(a.k));
+    check_pitch(a.lda, "lda", ceil_div(a.m, world), a.k, "a");
+    if (a.k % 8 != 0) fail(MK_ERROR_ARGUMENT, "k is %lld, not a multiple of 8 elements (16 bytes): pad it with zeros", number(a.k));
   }
 }
 
@@ -150,9 +161,13 @@ void complete_split(mk_ag_gemm_config& c, const mk_ag_gemm_args& a, const AgGemm
     if (possible) c.split_k = parts_of_k(tiles, steps, c.ctas, machine.world);
   }
   if (c.split_k == 1) return;
-  if (c.split_k < 1 || !possible) fail(MK_ERROR_ARGUMENT, "split_k is %d; a split needs tile_n %d or less and cluster 1", c.split_k, kSplitTileN);
+  if (c.split_k < 1) fail(MK_ERROR_ARGUMENT, "split_k is %d; it must not be negative", c.split_k);
+  if (!possible)
+    fail(MK_ERROR_ARGUMENT, "split_k is %d; a split needs tile_n %d or less and cluster 1, here are %d and %d, and something to multiply", c.split_k,
+         kSplitTileN, c.tile_n, c.cluster);
   if (tiles * c.split_k > c.ctas)
-    fail(MK_ERROR_ARGUMENT, "split_k %d of %lld tiles needs more than the %d CTAs", c.split_k, static_cast<long long>(tiles), c.ctas);
+    fail(MK_ERROR_ARGUMENT, "split_k %d of %lld tiles needs more than the %d CTAs: split_k can be %lld", c.split_k, number(tiles), c.ctas,
+         number(std::max<int64_t>(1, c.ctas / tiles)));
   // Rounding the parts up may leave the last ones empty.
   c.split_k = static_cast<int32_t>(ceil_div(steps, ag_gemm_part_steps(a, c, machine)));
 }
@@ -182,7 +197,7 @@ void check_tile(const mk_ag_gemm_config& c, int64_t shard) {
   if (c.cluster == 2 && !built(kTileM, 2)) fail(MK_ERROR_ARGUMENT, "cluster is %d; with tile_n %d it must be 1", c.cluster, c.tile_n);
   if (!built(tile_rows(c.tile_n, shard), c.cluster))
     fail(MK_ERROR_ARGUMENT, "tile_n is %d; such tiles are for at most %d rows of a rank, here are %lld", c.tile_n, kGroupM,
-         static_cast<long long>(shard));
+         number(shard));
 }
 
 }  // namespace
@@ -194,13 +209,15 @@ void complete_ag_gemm(mk_ag_gemm_config& c, const mk_ag_gemm_args& a, const AgGe
   const int share = std::max(1, machine.sms / machine.sharers);
   const bool all_ctas = c.ctas == 0;
   if (all_ctas) c.ctas = share;
-  if (c.ctas < 0) fail(MK_ERROR_ARGUMENT, "ctas is %d", c.ctas);
+  if (c.ctas < 0) fail(MK_ERROR_ARGUMENT, "ctas is %d; it must not be negative", c.ctas);
   if (machine.sharers > 1 && c.ctas > share)
     fail(MK_ERROR_ARGUMENT, "ctas is %d; the ranks that share a GPU wait for one another, so each of %d may take %d of its %d SMs",
          c.ctas, machine.sharers, share, machine.sms);
   if (c.mover == MK_MOVER_AUTO)
     c.mover = shard * a.k * 2 >= kCopyEngineBytes && machine.sharers == 1 && !machine.passes_on ? MK_MOVER_CE : MK_MOVER_SM;
-  if (c.mover != MK_MOVER_SM && c.mover != MK_MOVER_CE) fail(MK_ERROR_ARGUMENT, "mover %d is unknown", c.mover);
+  if (c.mover != MK_MOVER_SM && c.mover != MK_MOVER_CE)
+    fail(MK_ERROR_ARGUMENT, "mover is %d; known are sm (%d) and ce (%d), and %d to let the library choose", c.mover, MK_MOVER_SM, MK_MOVER_CE,
+         MK_MOVER_AUTO);
   // A copy inside one GPU needs SMs, which the waiting kernels hold.
   if (c.mover == MK_MOVER_CE && machine.sharers > 1)
     fail(MK_ERROR_UNSUPPORTED, "the copy engine cannot serve ranks that share a GPU: use the sm mover");
@@ -209,6 +226,11 @@ void complete_ag_gemm(mk_ag_gemm_config& c, const mk_ag_gemm_args& a, const AgGe
   // would end a stream's wait.
   if (c.mover == MK_MOVER_CE && machine.passes_on)
     fail(MK_ERROR_UNSUPPORTED, "the copy engine cannot pass on what arrives during the call: use the sm mover");
+  // Refused by the driver only when the kernel already waits for the copy.
+  for (const auto& [pitch, name] : {std::pair{a.lda, "lda"}, std::pair{a.k, "k"}})
+    if (c.mover == MK_MOVER_CE && machine.world > 1 && pitch > kMostCopyPitch)
+      fail(MK_ERROR_ARGUMENT, "%s is %lld; the copy engine takes rows that are at most %lld elements apart: use the sm mover", name, number(pitch),
+           number(kMostCopyPitch));
   if (c.tile_n == 0) c.tile_n = choose_tile(c, a, machine);
   if (c.cluster == 0) c.cluster = machine.world > 1 && c.mover == MK_MOVER_CE && shard > kTileM && c.tile_n > kNarrowTileN ? 2 : 1;
   check_tile(c, shard);
@@ -230,7 +252,8 @@ void complete_ag_gemm(mk_ag_gemm_config& c, const mk_ag_gemm_args& a, const AgGe
       const int64_t balanced = ceil_div((machine.world - 1) * c.ctas * kPushBalance, std::max<int64_t>(a.n, 1));
       c.push_ctas = blocks <= c.ctas ? c.ctas : static_cast<int32_t>(std::min<int64_t>(c.ctas, balanced));
     }
-    if (c.push_ctas < 0 || (c.push_ctas == 0 && machine.world > 1)) fail(MK_ERROR_ARGUMENT, "push_ctas is %d", c.push_ctas);
+    if (c.push_ctas < 0 || (c.push_ctas == 0 && machine.world > 1))
+      fail(MK_ERROR_ARGUMENT, "push_ctas is %d; it must not be negative", c.push_ctas);
     if (c.row_block == 0) c.row_block = kTileM;
     if (c.k_block == 0) c.k_block = kStepK;
     if (c.row_block != kTileM || c.k_block != kStepK)
@@ -240,19 +263,22 @@ void complete_ag_gemm(mk_ag_gemm_config& c, const mk_ag_gemm_args& a, const AgGe
     if (c.row_block == 0) c.row_block = 4096;
     if (c.k_block == 0) c.k_block = 512;
     if (c.row_block < 0 || c.k_block < 0 || c.k_block > (1 << 24) || c.row_block > (1 << 24))
-      fail(MK_ERROR_ARGUMENT, "row_block %d or k_block %d is out of range", c.row_block, c.k_block);
+      fail(MK_ERROR_ARGUMENT, "row_block is %d and k_block %d; each is from %d or %d to 2^24", c.row_block, c.k_block, kTileM, kStepK);
     if (c.row_block % kTileM != 0 || !power_of_two(c.row_block / kTileM) || c.k_block % kStepK != 0 ||
         !power_of_two(c.k_block / kStepK))
       fail(MK_ERROR_ARGUMENT, "row_block %d and k_block %d must be %d and %d times a power of two", c.row_block, c.k_block,
            kTileM, kStepK);
     c.push_ctas = 0;
   }
-  if (c.push_group < 1 || c.raster_group < 1) fail(MK_ERROR_ARGUMENT, "push_group and raster_group must be positive");
+  if (c.push_group < 1) fail(MK_ERROR_ARGUMENT, "push_group is %d; it must not be negative", c.push_group);
+  if (c.raster_group < 1) fail(MK_ERROR_ARGUMENT, "raster_group is %d; it must not be negative", c.raster_group);
   complete_split(c, a, machine);
   const StampGrid gate = ag_gemm_gate(a, c);
   if (ag_gemm_units(a, c, machine) >= kMaxCount || stamp_rows(gate, shard) * gate.k_blocks >= kMaxCount ||
       int64_t{c.raster_group} * n_tiles >= kMaxCount || int64_t{c.push_group} * gate.k_blocks >= kMaxCount)
-    fail(MK_ERROR_ARGUMENT, "the problem has more than 2^31 tiles or blocks");
+    fail(MK_ERROR_ARGUMENT, "m %lld, n %lld, k %lld make 2^31 or more tiles, announced blocks, or units of a group, with tile_n %d, row_block %d, "
+         "k_block %d, raster_group %d, push_group %d: larger blocks or smaller groups make fewer", number(a.m), number(a.n), number(a.k), c.tile_n,
+         c.row_block, c.k_block, c.raster_group, c.push_group);
 }
 
 }  // namespace mk

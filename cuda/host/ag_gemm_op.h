@@ -16,13 +16,17 @@ struct mk_ag_gemm {
   std::vector<uint64_t> flag_words;    // first word of each of the plan's flags
   uint64_t control_at = 0, flags_at = 0, sum_flags_at = 0, landing_at = 0;  // heap offsets
   mk::WaitRecord* record = nullptr;
-  uint64_t* abort_word = nullptr;  // pinned: what mk_ag_gemm_abort copies
+  struct Pinned {
+    uint64_t one = 1;        // what mk_ag_gemm_abort copies
+    uint64_t seen[2] = {};   // the abort words that mk_ag_gemm_status reads
+  };
+  Pinned* pinned = nullptr;
   int64_t* waited = nullptr;
   float4* sums = nullptr;  // of the parts of split tiles
   int resident[mk::kAgGemmTileCount] = {};  // CTAs that fit on the GPU, by kernel
   int last_ctas = 0, last_push_ctas = 0, last_copies = 0, last_sends = 0, last_launches = 0;  // of the last call
   cudaStream_t copy = nullptr;
-  cudaStream_t aborting = nullptr;
+  cudaStream_t aborting = nullptr;  // of abort words, set and read
   cudaEvent_t fork = nullptr;
   cudaEvent_t join = nullptr;
 
@@ -33,7 +37,7 @@ struct mk_ag_gemm {
     if (join != nullptr) cudaEventDestroy(join);
     if (waited != nullptr) cudaFree(waited);
     if (sums != nullptr) cudaFree(sums);
-    if (abort_word != nullptr) cudaFreeHost(abort_word);
+    if (pinned != nullptr) cudaFreeHost(pinned);
     mk::free_wait_record(record);
   }
   mk::AgGemmMachine machine() const {

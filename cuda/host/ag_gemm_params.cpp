@@ -71,7 +71,9 @@ SendSpace send_space(const mk_ag_gemm& op, const mk_ag_gemm_args& a) {
   SendSpace s = {};
   NodeNetwork* net = op.context->network.get();
   if (net == nullptr) return s;
-  if (a.lda * 2 > UINT32_MAX) fail(MK_ERROR_ARGUMENT, "lda is too large for messages between nodes");
+  if (a.lda * 2 > UINT32_MAX)
+    fail(MK_ERROR_ARGUMENT, "lda is %lld; messages between nodes take rows of a that are at most %u elements apart", static_cast<long long>(a.lda),
+         UINT32_MAX / 2);
   net->open_sends(s);
   const SourceRegions::Place own = net->locate(a.a);
   s.region = own.region;
@@ -185,7 +187,8 @@ CopyCredits copy_credits(const mk_ag_gemm& op, const AgGemmParams& p, const Sche
   for (const Copy& copy : s.copies) {
     const auto same = [&](const FlagWait& f) { return f.flag == copy.free.flag; };
     if (copy.free.flag == kNoFlag || std::any_of(credits.free, credits.free + credits.count, same)) continue;
-    if (credits.count == kMostCopies) fail(MK_ERROR_UNSUPPORTED, "the plan has more than %d credits: plan fewer chunks", kMostCopies);
+    if (credits.count == kMostCopies)
+      fail(MK_ERROR_UNSUPPORTED, "the plan has more than %d credits for the copies of rank %d: plan fewer chunks", kMostCopies, op.context->rank);
     credits.free[credits.count++] = copy.free;
   }
   return credits;

@@ -73,7 +73,9 @@ class Recording {
 extern "C" int mk_ag_gemm_timeline(mk_ag_gemm* op, const mk_ag_gemm_args* args, const mk_ag_gemm_config* config, mk_stream stream,
                                    mk_timeline_event* events, uint64_t capacity, uint64_t* count, uint64_t* lost, mk_error* error) {
   return mk::guarded(error, [&] {
-    if (op == nullptr || count == nullptr || lost == nullptr) mk::fail(MK_ERROR_ARGUMENT, "op, count or lost is NULL");
+    if (op == nullptr) mk::fail(MK_ERROR_ARGUMENT, "op is NULL");
+    if (count == nullptr) mk::fail(MK_ERROR_ARGUMENT, "count is NULL");
+    if (lost == nullptr) mk::fail(MK_ERROR_ARGUMENT, "lost is NULL");
     if (events == nullptr && capacity > 0) mk::fail(MK_ERROR_ARGUMENT, "events is NULL");
     *count = *lost = 0;
     mk::check_struct(args, "mk_ag_gemm_args");

@@ -90,6 +90,7 @@ WaitContext wait_context(const mk_context& c, uint64_t offset, WaitRecord* recor
 namespace {
 
 static_assert(kMaxRanks == MK_MOST_RANKS);
+constexpr uint64_t kMostHeapBytes = uint64_t{1} << 50;  // sums with it do not overflow
 
 void check_device(const mk_context_desc& d) {
   int devices = 0;
@@ -119,7 +120,10 @@ void check_desc(const mk_context_desc* d) {
     fail(MK_ERROR_ARGUMENT, "world is %d, this library takes 1 to %d ranks", d->world, kMaxRanks);
   if (d->rank < 0 || d->rank >= d->world) fail(MK_ERROR_ARGUMENT, "rank %d is not in a world of %d", d->rank, d->world);
   if (d->world > 1 && d->allgather == nullptr) fail(MK_ERROR_ARGUMENT, "more than one rank needs an all-gather callback");
-  if (d->heap_bytes == 0) fail(MK_ERROR_ARGUMENT, "heap_bytes is 0");
+  if (d->heap_bytes == 0 || d->heap_bytes > kMostHeapBytes)
+    fail(MK_ERROR_ARGUMENT, "heap_bytes is %llu; what mk_ag_gemm_heap_bytes says, summed over the operators, is wanted, at most 2^50",
+         static_cast<unsigned long long>(d->heap_bytes));
+  check_timeout(d->timeout_ns);
   if (d->nodes < 0 || d->nodes > d->world) fail(MK_ERROR_ARGUMENT, "nodes is %d for %d ranks", d->nodes, d->world);
   if (d->nodes > 0 && d->node_ranks == nullptr) fail(MK_ERROR_ARGUMENT, "node_ranks is NULL for %d nodes", d->nodes);
   int64_t ranks = 0;
@@ -133,6 +137,16 @@ void check_desc(const mk_context_desc* d) {
     fail(MK_ERROR_UNSUPPORTED, "network %d is unknown: between nodes this library has emu (%d) and NICs (%d)", d->network, MK_NETWORK_EMU,
          MK_NETWORK_NIC);
   if (d->nodes > 1 && d->network == MK_NETWORK_NIC && d->net == nullptr) fail(MK_ERROR_ARGUMENT, "net is NULL: it says which NICs");
+  if (d->nodes > 1 && d->network == MK_NETWORK_NIC && (d->net->version != MKNET_VERSION || d->net->size != sizeof *d->net))
+    fail(MK_ERROR_ARGUMENT, "mknet_desc has %u bytes and interface version %u, this library has %zu and %u: %s", d->net->size, d->net->version,
+         sizeof *d->net, MKNET_VERSION, kWhyAnotherStruct);
+}
+
+// Ranks were given different values in a field of their descriptions.
+void check_same(const char* field, uint64_t theirs, uint64_t own, int their_rank, int own_rank) {
+  if (theirs != own)
+    fail(MK_ERROR_ARGUMENT, "%s is %llu on rank %d and %llu on rank %d: all ranks pass the same", field, static_cast<unsigned long long>(theirs), their_rank,
+         static_cast<unsigned long long>(own), own_rank);
 }
 
 // Ranks that were given different values would hang later; they learn it here. Also counts who shares a GPU.
@@ -154,16 +168,20 @@ void meet(mk_context& c, const mk_context_desc& d) {
   for (int r = 0; r < c.world; ++r) {
     const Facts& f = all[r];
     if (f.rank != r) fail(MK_ERROR_BOOTSTRAP, "the all-gather callback gave rank %d's data in place %d", f.rank, r);
-    if (f.version != mine.version || f.heap != mine.heap || f.timeout != mine.timeout || f.world != mine.world)
-      fail(MK_ERROR_ARGUMENT, "rank %d was created with another version, world, heap size or time-out than rank %d", r,
-           c.rank);
+    check_same("the version of the library", f.version, mine.version, r, c.rank);
+    check_same("world", static_cast<uint64_t>(f.world), static_cast<uint64_t>(mine.world), r, c.rank);
+    check_same("heap_bytes", f.heap, mine.heap, r, c.rank);
+    check_same("timeout_ns", f.timeout, mine.timeout, r, c.rank);
     c.same_gpu.push_back(memcmp(f.gpu, mine.gpu, sizeof f.gpu) == 0);
     int on_same = 0;
-    for (const Facts& other : all) on_same += memcmp(other.gpu, f.gpu, sizeof f.gpu) == 0;
+    for (int other = 0; other < c.world; ++other) {
+      if (memcmp(all[other].gpu, f.gpu, sizeof f.gpu) != 0) continue;
+      ++on_same;
+      if (other < r && !d.share_gpus)
+        fail(MK_ERROR_ARGUMENT, "ranks %d and %d are on one GPU: give each a device of its own, or say that ranks may share (share_gpus)", other, r);
+    }
     c.sharers = std::max(c.sharers, on_same);
   }
-  if (c.sharers > 1 && !d.share_gpus)
-    fail(MK_ERROR_ARGUMENT, "up to %d ranks are on one GPU; start fewer ranks, or say that they may share (share_gpus)", c.sharers);
 }
 
 }  // namespace

@@ -14,6 +14,7 @@ mk_measure_options measure_options(const mk_measure_options* given) {
     check_struct(given, "mk_measure_options");
     o = *given;
   }
+  check_timeout(o.timeout_ns);
   if (o.bytes == 0) o.bytes = 256 << 20;
   if (o.timeout_ns == 0) o.timeout_ns = 2'000'000'000;
   if (o.repeats == 0) o.repeats = 8;
@@ -28,7 +29,8 @@ mk_measure_options measure_options(const mk_measure_options* given) {
 
 uint64_t measure_fan_shard(const int32_t* devices, int32_t count, const mk_measure_options& o, const mk_measure_fan* fans,
                            int32_t fan_count) {
-  if (devices == nullptr || fans == nullptr) fail(MK_ERROR_ARGUMENT, "devices or fans is NULL");
+  if (devices == nullptr) fail(MK_ERROR_ARGUMENT, "devices is NULL");
+  if (fans == nullptr) fail(MK_ERROR_ARGUMENT, "fans is NULL");
   if (count < 2 || count > kFanMostPeers + 1)
     fail(MK_ERROR_ARGUMENT, "%d devices; 2 to %d push to one another", count, kFanMostPeers + 1);
   for (int i = 0; i < count; ++i)

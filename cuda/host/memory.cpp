@@ -16,13 +16,13 @@ int in_context(mk_context* context, mk_error* error, F f) {
 }
 
 template <class T>
-void check_out(T* out) {
-  if (out == nullptr) fail(MK_ERROR_ARGUMENT, "out is NULL");
+void check_out(T* out, const char* name = "out") {
+  if (out == nullptr) fail(MK_ERROR_ARGUMENT, "%s is NULL", name);
   *out = {};
 }
 
-cudaEvent_t cuda_event(mk_event* event) {
-  if (event == nullptr) fail(MK_ERROR_ARGUMENT, "event is NULL");
+cudaEvent_t cuda_event(mk_event* event, const char* name = "event") {
+  if (event == nullptr) fail(MK_ERROR_ARGUMENT, "%s is NULL", name);
   return reinterpret_cast<cudaEvent_t>(event);
 }
 
@@ -34,7 +34,7 @@ extern "C" {
 int mk_allocate(mk_context* context, uint64_t bytes, void** out, mk_error* error) {
   return mk::in_context(context, error, [&] {
     mk::check_out(out);
-    if (bytes > 0) mk::check_cuda(cudaMalloc(out, bytes), "device memory");
+    if (bytes > 0) mk::check_allocation(cudaMalloc(out, bytes), bytes, "device memory");
   });
 }
 
@@ -45,7 +45,8 @@ int mk_free(mk_context* context, void* memory, mk_error* error) {
 int mk_copy(mk_context* context, void* to, const void* from, uint64_t bytes, mk_stream stream, mk_error* error) {
   return mk::in_context(context, error, [&] {
     if (bytes == 0) return;
-    if (to == nullptr || from == nullptr) mk::fail(MK_ERROR_ARGUMENT, "a copy from or to NULL");
+    if (to == nullptr) mk::fail(MK_ERROR_ARGUMENT, "to is NULL");
+    if (from == nullptr) mk::fail(MK_ERROR_ARGUMENT, "from is NULL");
     mk::check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream), "copying");
     mk::check_cuda(cudaStreamSynchronize(stream), "copying");
   });
@@ -54,7 +55,7 @@ int mk_copy(mk_context* context, void* to, const void* from, uint64_t bytes, mk_
 int mk_fill(mk_context* context, void* to, uint8_t value, uint64_t bytes, mk_stream stream, mk_error* error) {
   return mk::in_context(context, error, [&] {
     if (bytes == 0) return;
-    if (to == nullptr) mk::fail(MK_ERROR_ARGUMENT, "filling NULL");
+    if (to == nullptr) mk::fail(MK_ERROR_ARGUMENT, "to is NULL");
     mk::check_cuda(cudaMemsetAsync(to, value, bytes, stream), "filling memory");
     mk::check_cuda(cudaStreamSynchronize(stream), "filling memory");
   });
@@ -98,8 +99,8 @@ int mk_event_record(mk_context* context, mk_event* event, mk_stream stream, mk_e
 
 int mk_event_elapsed(mk_context* context, mk_event* start, mk_event* end, float* ms, mk_error* error) {
   return mk::in_context(context, error, [&] {
-    mk::check_out(ms);
-    mk::check_cuda(cudaEventElapsedTime(ms, mk::cuda_event(start), mk::cuda_event(end)), "time between two events");
+    mk::check_out(ms, "ms");
+    mk::check_cuda(cudaEventElapsedTime(ms, mk::cuda_event(start, "start"), mk::cuda_event(end, "end")), "time between two events");
   });
 }
 

@@ -73,8 +73,9 @@ typedef struct mk_context_desc {
   int32_t device;          /* CUDA ordinal of this rank's GPU. A process that does not see its peers' GPUs, too, has copies
                               of the ce mover go through the host, at an eighth of the speed */
   int32_t share_gpus;      /* 0: ranks that share a GPU are refused */
-  uint64_t heap_bytes;     /* symmetric heap of each rank: mk_ag_gemm_heap_bytes, summed over its operators */
-  uint64_t timeout_ns;     /* bound of every wait inside a kernel; 0: ten seconds. Half of it, but at least ten seconds, bounds the
+  uint64_t heap_bytes;     /* symmetric heap of each rank: mk_ag_gemm_heap_bytes, summed over all operators that are ever made on the
+                              context. What a destroyed operator had is not given to later ones */
+  uint64_t timeout_ns;     /* bound of every wait inside a kernel, at most 10^18; 0: ten seconds. Half of it, but at least ten seconds, bounds the
                               opening of NICs; after a library that hung in it (mknet.h, open_ns) libmkernel.so must stay loaded */
   mk_allgather allgather;  /* may be NULL when world is 1 */
   void* user;
@@ -216,19 +217,21 @@ MK_API int mk_ag_gemm_heap_bytes(const mk_ag_gemm_desc* desc, uint64_t* bytes, m
 MK_API int mk_ag_gemm_create(mk_context* context, const mk_ag_gemm_desc* desc, mk_ag_gemm** out, mk_error* error);
 MK_API int mk_ag_gemm_destroy(mk_ag_gemm* op, mk_error* error);
 
-/* Stream-ordered; no host step and no barrier is needed between calls; can be captured in a graph. `config` may be NULL. */
+/* Stream-ordered; no host step and no barrier is needed between calls; can be captured in a graph. `config` may be NULL. Calls of one
+ * operator follow one another, on one stream or on several that events order, and on all ranks in the same order. */
 MK_API int mk_ag_gemm_launch(mk_ag_gemm* op, const mk_ag_gemm_args* args, const mk_ag_gemm_config* config,
                              mk_stream stream, mk_error* error);
 
 /* Fills the fields of `config` that are 0 as a launch would. */
 MK_API int mk_ag_gemm_choose(mk_ag_gemm* op, const mk_ag_gemm_args* args, mk_ag_gemm_config* config, mk_error* error);
 
-/* MK_OK, or MK_ERROR_ABORTED with the record (if this rank wrote one). Does not synchronise. */
+/* MK_OK, or MK_ERROR_ABORTED with the record (if this rank wrote one). Waits for no call: synchronise the stream first to know how
+ * the last one ended. */
 MK_API int mk_ag_gemm_status(mk_ag_gemm* op, mk_wait_record* record, mk_error* error);
 
-/* Ends all waits of the call in flight and of all later ones, on every rank, until a reset; of barriers, too. Such calls go
- * on without what they waited for, and their results mean nothing. May be called by any thread at any time between create
- * and destroy. */
+/* Ends all waits of the call in flight and of all later ones, on every rank, until a reset; of barriers, too. (Ranks of other nodes
+ * that NICs reach give up by themselves, after timeout_ns.) Such calls go on without what they waited for, and their results mean
+ * nothing. May be called by any thread at any time between create and destroy. */
 MK_API int mk_ag_gemm_abort(mk_ag_gemm* op, mk_error* error);
 
 /* Collective: waits for the device, clears flags, epoch and abort word, and the state of the barrier. */

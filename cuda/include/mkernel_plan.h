@@ -212,6 +212,7 @@ static inline const char* mk_plan_open(const void* image, size_t n, mk_plan* p) 
   const void* at[MK_PLAN_SECTIONS];
   uint32_t count[MK_PLAN_SECTIONS];
   memset(p, 0, sizeof *p);
+  if (image == NULL) return "there is no image";
   if (n < MK_PLAN_HEADER || n > (1u << 30)) return "too few or too many bytes for a plan";
   if (((uintptr_t)image & 3u) != 0) return "the image is not aligned to 4 bytes";
   if (head[0] != MK_PLAN_MAGIC) return "it does not begin like a plan";

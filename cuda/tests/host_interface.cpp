@@ -69,20 +69,40 @@ TEST(bad_arguments_are_named) {
   mk_ag_gemm_args a = problem(8192, 1024, 8192);
   a.b = nullptr;
   CHECK(has(refusal(a), "b is NULL"));
+  char address[32];
+  snprintf(address, sizeof address, "c is %p; ", static_cast<void*>(operand + 2));
   a = problem(8192, 1024, 8192), a.c = operand + 2;
-  CHECK(has(refusal(a), "c is not aligned"));
+  CHECK(has(refusal(a), address) && has(refusal(a), "aligned to 16 bytes"));
   CHECK(has(refusal(problem(8192, 1024, 8196)), "not a multiple of 8"));
   a = problem(8192, 1024, 8192), a.lda = 8000;
   CHECK(has(refusal(a), "lda is 8000"));
   a = problem(8192, 1024, 8192), a.ldc = 1028;
   CHECK(has(refusal(a), "ldc is 1028, not a multiple of 8"));
   a = problem(8192, 1024, 8192), a.element = 7;
-  CHECK(has(refusal(a), "element 7"));
-  CHECK(has(refusal(problem(1 << 20, 1024, 8192)), "larger than the operator was made for"));
-  CHECK(has(refusal(problem(int64_t{1} << 40, 8, 8)), "above 2^31"));
-  CHECK(has(refusal(problem(-2, 8, 8)), "negative"));
-  a = problem(8192, (int64_t{1} << 31) - 8, 8192);
-  CHECK(has(refusal(a), "2^39"));
+  CHECK(has(refusal(a), "element is 7; known are bf16 (0) and f16 (1)"));
+  CHECK(has(refusal(problem(1 << 20, 1024, 8192)), "m is 1048576, larger than the operator was made for: its max_m is 65536"));
+  CHECK(has(refusal(problem(8192, 1024, 1 << 20)), "k is 1048576, larger than the operator was made for: its max_k is 16384"));
+}
+
+// What is too large: which operand or size, its value and the bound.
+TEST(sizes_out_of_range_are_named) {
+  const auto sized = [](int which, int64_t value) {
+    int64_t sizes[] = {8, 8, 8};
+    sizes[which] = value;
+    return problem(sizes[0], sizes[1], sizes[2]);
+  };
+  const char* const names[] = {"m", "n", "k"};
+  for (int i = 0; i < 3; ++i) {
+    const std::string name = names[i];
+    CHECK(has(refusal(sized(i, -2)), (name + " is -2; it must not be negative").c_str()));
+    CHECK(has(refusal(sized(i, int64_t{1} << 31)), (name + " is 2147483648; at most 2147483647").c_str()));
+  }
+  constexpr int64_t kLong = (int64_t{1} << 31) - 8;
+  CHECK(has(refusal(problem(8192, kLong, 8192)), "c spans 8192 rows with ldc 2147483640, more than 2^39 bytes"));
+  mk_ag_gemm_args a = problem(8, kLong, 8192);
+  CHECK(has(refusal(a), "b spans 2147483640 rows with ldb 8192, more than 2^39 bytes"));
+  a = problem(1 << 16, 8, 8), a.lda = kLong;
+  CHECK(has(refusal(a), "a spans 32768 rows with lda 2147483640, more than 2^39 bytes"));
 }
 
 // Each operand's pointer and pitch, also where others are as good as ever.
@@ -90,11 +110,11 @@ TEST(every_misaligned_operand_is_named) {
   for (const int64_t off : {1, 2, 8, 15}) {
     mk_ag_gemm_args a = problem(8192, 1024, 8192);
     a.a = operand + off;
-    CHECK(has(refusal(a), "a is not aligned to 16 bytes"));
+    CHECK(has(refusal(a), "a is 0x"));
     a = problem(8192, 1024, 8192), a.b = operand + off;
-    CHECK(has(refusal(a), "b is not aligned to 16 bytes"));
+    CHECK(has(refusal(a), "b is 0x"));
     a = problem(8192, 1024, 8192), a.c = operand + off;
-    CHECK(has(refusal(a), "c is not aligned to 16 bytes"));
+    CHECK(has(refusal(a), "c is 0x"));
   }
   const struct {
     int64_t mk_ag_gemm_args::*pitch;
@@ -109,7 +129,7 @@ TEST(every_misaligned_operand_is_named) {
     }
     mk_ag_gemm_args a = problem(8192, 1024, 8192);
     a.*p.pitch = INT64_MAX - 7;
-    CHECK(has(refusal(a), p.name) && has(refusal(a), "too large"));
+    CHECK(has(refusal(a), (std::string(p.name) + " is 9223372036854775800; at most 2147483647 elements").c_str()));
     a.*p.pitch = p.least + 8;
     CHECK(refusal(a).empty());
   }
@@ -119,9 +139,11 @@ TEST(capacity_refuses_what_overflows) {
   mk_ag_gemm_desc d;
   MK_INIT(&d);
   d.max_m = INT_MAX, d.max_k = INT_MAX;
-  CHECK(has(message([&] { check_ag_gemm_capacity(d); }), "too large"));
+  CHECK(has(message([&] { check_ag_gemm_capacity(d); }), "max_m 2147483647 times max_k 2147483647 is too large"));
   d.max_m = -1;
-  CHECK(has(message([&] { check_ag_gemm_capacity(d); }), "negative"));
+  CHECK(has(message([&] { check_ag_gemm_capacity(d); }), "max_m is -1; it must not be negative"));
+  d.max_m = 8, d.max_k = int64_t{1} << 31;
+  CHECK(has(message([&] { check_ag_gemm_capacity(d); }), "max_k is 2147483648; at most 2147483647"));
 }
 
 TEST(choices_are_complete_and_checked) {
@@ -159,6 +181,41 @@ TEST(choices_are_complete_and_checked) {
   MK_INIT(&c);
   c.mover = MK_MOVER_SM, c.k_block = 512;
   CHECK(has(message([&] { complete_ag_gemm(c, problem(64, 64, 64), {2, 132, 1}); }), "sm mover"));
+}
+
+// Each setting that cannot be is named with its value and what can.
+TEST(settings_out_of_range_are_named) {
+  const struct {
+    int32_t mk_ag_gemm_config::*field;
+    int32_t value;
+    const char* want;
+  } cases[] = {
+      {&mk_ag_gemm_config::mover, 7, "mover is 7; known are sm (1) and ce (2), and 0"},
+      {&mk_ag_gemm_config::ctas, -1, "ctas is -1;"},
+      {&mk_ag_gemm_config::push_ctas, -3, "push_ctas is -3;"},
+      {&mk_ag_gemm_config::push_group, -4, "push_group is -4;"},
+      {&mk_ag_gemm_config::raster_group, -5, "raster_group is -5;"},
+      {&mk_ag_gemm_config::split_k, -6, "split_k is -6;"},
+      {&mk_ag_gemm_config::split_k, 200, "split_k 200 of 2 tiles needs more than the 132 CTAs: split_k can be 66"},
+  };
+  for (const auto& x : cases) {
+    mk_ag_gemm_config c;
+    MK_INIT(&c);
+    c.*x.field = x.value;
+    CHECK(has(message([&] { complete_ag_gemm(c, problem(256, 64, 1 << 14), {2, 132, 1}); }), x.want));
+  }
+  mk_ag_gemm_config c;
+  MK_INIT(&c);
+  c.mover = MK_MOVER_CE, c.k_block = 1 << 25;
+  CHECK(has(message([&] { complete_ag_gemm(c, problem(64, 64, 64), {2, 132, 1}); }), "k_block 33554432; each is from 128 or 64 to 2^24"));
+  MK_INIT(&c);
+  c.mover = MK_MOVER_CE;
+  mk_ag_gemm_args far = problem(64, 64, 64);
+  far.lda = int64_t{1} << 30;
+  CHECK(has(message([&] { complete_ag_gemm(c, far, {2, 132, 1}); }), "lda is 1073741824; the copy engine takes rows that are at most 1073741823"));
+  MK_INIT(&c);
+  c.raster_group = INT_MAX;
+  CHECK(has(message([&] { complete_ag_gemm(c, problem(64, 1024, 64), {2, 132, 1}); }), "raster_group 2147483647, push_group 1: larger blocks or smaller groups"));
 }
 
 // Few rows: narrow tiles, of as few columns as give most SMs one; where those still leave SMs idle, K is split into whole stages.
@@ -259,7 +316,7 @@ TEST(structs_of_another_version_or_size_are_refused) {
   MK_INIT(&d);
   d.world = 1, d.heap_bytes = 1 << 20;
   d.version = 77;
-  CHECK(mk_context_create(&d, &context, &e) == MK_ERROR_ARGUMENT && has(e.text, "version 77"));
+  CHECK(mk_context_create(&d, &context, &e) == MK_ERROR_ARGUMENT && has(e.text, "version 77") && has(e.text, "INIT macro"));
   MK_INIT(&d);
   d.size -= 8;
   CHECK(mk_context_create(&d, &context, &e) == MK_ERROR_ARGUMENT && has(e.text, "expects"));
@@ -269,7 +326,7 @@ TEST(structs_of_another_version_or_size_are_refused) {
   d.world = 17;
   CHECK(mk_context_create(&d, &context, &e) == MK_ERROR_ARGUMENT && has(e.text, "world is 17, this library takes 1 to 16 ranks"));
   d.world = 2, d.allgather = [](void*, const void*, void*, uint64_t) { return 1; }, d.heap_bytes = 0;
-  CHECK(mk_context_create(&d, &context, &e) == MK_ERROR_ARGUMENT && has(e.text, "heap_bytes is 0"));
+  CHECK(mk_context_create(&d, &context, &e) == MK_ERROR_ARGUMENT && has(e.text, "heap_bytes is 0; what mk_ag_gemm_heap_bytes says"));
   const int32_t ranks[] = {1, 2};
   d.heap_bytes = 1, d.nodes = 3;
   CHECK(mk_context_create(&d, &context, &e) == MK_ERROR_ARGUMENT && has(e.text, "nodes is 3 for 2 ranks"));
@@ -279,11 +336,20 @@ TEST(structs_of_another_version_or_size_are_refused) {
   CHECK(mk_context_create(&d, &context, &e) == MK_ERROR_ARGUMENT && has(e.text, "the nodes have 3 ranks together, the world has 2"));
   d.world = 3;
   CHECK(mk_context_create(&d, &context, &e) == MK_ERROR_ARGUMENT && has(e.text, "net is NULL"));
+  mknet_desc net;  // of another version nothing else may be read
+  memset(&net, 0xFF, sizeof net);
+  net.size = 8, net.version = 2, d.net = &net;
+  CHECK(mk_context_create(&d, &context, &e) == MK_ERROR_ARGUMENT && has(e.text, "mknet_desc has 8 bytes and interface version 2, this library has "));
   d.network = MK_NETWORK_NONE;
   CHECK(mk_context_create(&d, &context, &e) == MK_ERROR_UNSUPPORTED && has(e.text, "network 0 is unknown"));
   MK_INIT(&d);
   d.heap_bytes = 1, d.world = 1, d.rank = 1;
   CHECK(mk_context_create(&d, &context, &e) == MK_ERROR_ARGUMENT && has(e.text, "rank 1"));
+  MK_INIT(&d);
+  d.world = 1, d.heap_bytes = 1 << 20, d.timeout_ns = UINT64_MAX;  // the bound would lie in the past
+  CHECK(mk_context_create(&d, &context, &e) == MK_ERROR_ARGUMENT && has(e.text, "timeout_ns is 18446744073709551615; every wait is bounded"));
+  d.timeout_ns = 0, d.heap_bytes = UINT64_MAX;
+  CHECK(mk_context_create(&d, &context, &e) == MK_ERROR_ARGUMENT && has(e.text, "heap_bytes is 18446744073709551615; "));
   CHECK(mk_context_create(nullptr, &context, nullptr) == MK_ERROR_ARGUMENT);
   CHECK(mk_ag_gemm_launch(nullptr, nullptr, nullptr, nullptr, &e) == MK_ERROR_ARGUMENT);
 }
@@ -323,6 +389,16 @@ TEST(descriptors_reach_every_rank) {
     return r.meet() ? 0 : 1;
   });
   CHECK(failures == 0);
+}
+
+TEST(a_rank_that_is_gone_is_named) {
+  // Its address is that of no socket.
+  const auto gone = [](void*, const void* mine, void* all, uint64_t bytes) {
+    memcpy(all, mine, bytes);
+    memset(static_cast<char*>(all) + bytes, 'x', bytes);
+    return 0;
+  };
+  CHECK(has(message([&] { exchange_descriptors(0, 0, {true, true}, gone, nullptr); }), "cannot pass a memory handle to rank 1: "));
 }
 
 TEST(a_failing_all_gather_is_reported) {

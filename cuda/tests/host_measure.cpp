@@ -53,6 +53,9 @@ TEST(bad_measure_options_are_named) {
   o.rounds = 1'000'001;
   CHECK(has(refusal(o), "rounds is 1000001"));
   MK_INIT(&o);
+  o.timeout_ns = UINT64_MAX;
+  CHECK(has(refusal(o), "timeout_ns is 18446744073709551615"));
+  MK_INIT(&o);
   o.version = 9;
   CHECK(has(refusal(o), "interface version 9"));
 }
@@ -74,7 +77,7 @@ TEST(fans_are_checked_and_share_the_bytes) {
   CHECK(measure_fan_shard(devices, 8, o, &f, 1) == (256u << 20) / 7 / kFanBlock * kFanBlock);
   f.peers = 1;
   CHECK(measure_fan_shard(devices, 8, o, &f, 1) == (256u << 20) / 7 / kFanBlock * kFanBlock);  // the same data for any number of peers
-  CHECK(has(why(nullptr, 8, o, &f, 1), "NULL") && has(why(devices, 8, o, nullptr, 1), "NULL"));
+  CHECK(has(why(nullptr, 8, o, &f, 1), "devices is NULL") && has(why(devices, 8, o, nullptr, 1), "fans is NULL"));
   CHECK(has(why(devices, 1, o, &f, 1), "1 devices") && has(why(devices, 17, o, &f, 1), "17 devices"));
   CHECK(has(why(twice, 3, o, &f, 1), "device 0 is there twice") && has(why(devices, 8, o, &f, 0), "fan_count is 0"));
   const auto spoilt = [&](int32_t mk_measure_fan::*field, int32_t value) {

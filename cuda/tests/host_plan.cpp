@@ -134,6 +134,8 @@ TEST(what_is_no_plan_of_ag_gemm_is_refused) {
   bytes[40] ^= 1;
   CHECK(refusal(bytes).find("checksum") != std::string::npos);
   CHECK(refusal({}).find("NULL") != std::string::npos || refusal({}).find("few") != std::string::npos);
+  mk_plan none;
+  CHECK(mk_plan_open(nullptr, 4096, &none) != nullptr);
   bytes = image(1, 2, 1, 0);
   bytes.resize(bytes.size() - 4);
   CHECK(!refusal(bytes).empty());
