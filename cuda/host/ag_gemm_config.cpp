@@ -57,7 +57,7 @@ void check_pitch(int64_t pitch, const char* name, int64_t rows, int64_t columns,
   if (pitch % 8 != 0) fail(MK_ERROR_ARGUMENT, "%s is %lld, not a multiple of 8 elements (16 bytes)", name, number(pitch));
   if (pitch > kLargest) fail(MK_ERROR_ARGUMENT, "%s is %lld; at most %lld elements are possible", name, number(pitch), number(kLargest));
   if (pitch > kMostSpan / std::max<int64_t>(rows, 1))
-    fail(MK_ERROR_ARGUMENT, "%s spans %lld rows with %s %lld, more than 2^39 bytes, which is what a tensor map reaches: pass fewer rows or a smaller %s",
+    fail(MK_ERROR_ARGUMENT, "%s spans %lld rows with %s %lld, more than 2^39 bytes, which is this library's bound: pass fewer rows or a smaller %s",
          operand, number(rows), name, number(pitch), name);
 }
 

@@ -262,11 +262,6 @@ std::string NodeNetwork::describe() const {
   return text;
 }
 
-void NodeNetwork::settle() {
-  mknet_error e;
-  check_net(mknet_drain(net_, desc_.timeout_ns != 0 ? desc_.timeout_ns : kDefaultTimeout, &e), e);
-}
-
 void NodeNetwork::reset() {
   const mknet_group g = group();
   mknet_error e;

@@ -83,7 +83,6 @@ class NodeNetwork {
   NodeNetwork(const NodeNetwork&) = delete;
 
   void reset();    // collective, when no kernel runs and a host barrier lies behind it
-  void settle();   // waits until nothing is under way
   void check();    // throws the error by which the network ended
   std::string describe() const;
 

@@ -114,6 +114,7 @@ struct AgGemmAlone : AgGemmProduct {
   // Takes `from` over if it is such a launch.
   bool take(const AgGemmParams& from) {
     if (from.wait.world != 1 || from.split.parts.by != 1 || from.segment_count != 1) return false;
+    if (from.segments[0].flag != kNoFlag || from.segments[0].own_row < 0) return false;
     static_cast<AgGemmProduct&>(*this) = from;
     segments[0] = from.segments[0];
     a = from.a, b = from.b, c = from.c;
@@ -121,7 +122,7 @@ struct AgGemmAlone : AgGemmProduct {
   }
 };
 static_assert(sizeof(AgGemmParams) <= 16384 && sizeof(AgGemmFewParams) <= 4096 && sizeof(AgGemmAlone) <= 640,
-              "kernel parameters: 32764 bytes at most");
+              "kernel parameters; a launch takes 32764 bytes");
 
 // What the prologue of a copy-engine call waits for.
 struct CopyCredits {

@@ -246,7 +246,8 @@ __device__ __forceinline__ void gemm_store_box(const GemmShared<Tile>& s, int gr
                                                const TileOutput<Tile>& out, const CUtensorMap* c, const PlainOutput& plain) {
   static_assert(Tile::kStoreBuffers == 2);
   if (threadIdx.x % kWarpgroup == 0) {
-    if (one_buffer) {
+    // A box that is copied commits no group, so groups do not count passes for it.
+    if (one_buffer || out.rows != out.kByTma) {
       ptx::tma_store_wait_read<0>();
     } else {
       ptx::tma_store_wait_read<1>();

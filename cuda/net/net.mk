@@ -21,7 +21,7 @@ $(NET_OUT)/%.o: cuda/%.cpp $(NET_HEADERS)
 # The C++ runtime is linked in, so that the library runs on machines with another one.
 $(NET_LIB): $(NET_OBJECTS) cuda/net/mknet.map
 	$(CXX) -shared -o $@ $(NET_OBJECTS) -static-libstdc++ -static-libgcc -Wl,--version-script=cuda/net/mknet.map \
-	  -Wl,--no-undefined -ldl -lpthread
+	  -Wl,--no-undefined -ldl -lrt -lpthread
 
 # For tests of other parts, which take it in the place of libibverbs: four RoCE NICs.
 $(NET_OUT)/fakeverbs.so: $(NET_FAKE) $(NET_HEADERS) $(wildcard cuda/tests/fake/*.h)
@@ -50,7 +50,7 @@ $(NET_OUT)/fakefabric-$(1).so: $(wildcard cuda/tests/fake/ofi/*) $(NET_HEADERS)
 	@mkdir -p $$(@D)
 	$(CXX) $(NET_CHECKED) -fPIC -shared $(NET_SANITIZE_$(1)) $(wildcard cuda/tests/fake/ofi/*.cpp) -Wl,--version-script=cuda/tests/fake/ofi/fabric.map -o $$@
 $(NET_OUT)/tests-$(1): $(patsubst cuda/%.cpp,$(NET_OUT)/$(1)/%.o,$(NET_SOURCES) $(NET_TEST_SOURCES))
-	$(CXX) $(NET_SANITIZE_$(1)) $$^ -o $$@ -ldl -lpthread
+	$(CXX) $(NET_SANITIZE_$(1)) $$^ -o $$@ -ldl -lrt -lpthread
 endef
 $(eval $(call net_checked,memory))
 $(eval $(call net_checked,thread))
@@ -76,7 +76,7 @@ net-layout: ## compare declarations of libibverbs, libefa and libfabric with the
 NET_BENCH_OBJECTS := $(patsubst cuda/%.cpp,$(NET_OUT)/%.o,$(wildcard cuda/net/bench/*.cpp))
 $(NET_BENCH_OBJECTS): $(wildcard cuda/net/bench/*.h)
 build/net-bench: $(NET_BENCH_OBJECTS) $(NET_OBJECTS)
-	$(CXX) $^ -o $@ -static-libstdc++ -static-libgcc -ldl -lpthread
+	$(CXX) $^ -o $@ -static-libstdc++ -static-libgcc -ldl -lrt -lpthread
 
 .PHONY: net-bench bench-net
 net-bench: build/net-bench

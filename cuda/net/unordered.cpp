@@ -311,7 +311,7 @@ class Unordered final : public Transfer {
   }
 
   // Peers go on when a flag is on its way to the device. So that it never has more to do than its functions can keep, it is waited
-  // for here, which is rare.
+  // for here, which is rare; a device that is stuck holds the proxy up for its time-out.
   void keep_up() {
     marks_.push_back(s_.device->mark());
     const uint64_t begin = now_ns();

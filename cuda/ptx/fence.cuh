@@ -37,18 +37,6 @@ __device__ __forceinline__ uint32_t cluster_cta_rank() {
   return rank;
 }
 
-// ld.shared::cluster: the word at the same offset in CTA `rank` of the cluster. That CTA must have started (a
-// cluster_sync lies before) and not have left (another one follows).
-__device__ __forceinline__ uint32_t load_cluster(const uint32_t* word, uint32_t rank) {
-  uint32_t value;
-  asm volatile(
-      "{\n.reg .b32 remote;\n"
-      "mapa.shared::cluster.u32 remote, %1, %2;\n"
-      "ld.shared::cluster.u32 %0, [remote];\n}"
-      : "=r"(value) : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(word))), "r"(rank) : "memory");
-  return value;
-}
-
 // setmaxnreg: the whole warpgroup executes it, converged, as the first thing of its role.
 template <int Registers>
 __device__ __forceinline__ void registers_release() {

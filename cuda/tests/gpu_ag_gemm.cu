@@ -61,6 +61,7 @@ struct Everything : Faults {
     // The first call in a fresh process is the fused kernel.
     shapes();
     refusals();
+    status_waits_for_nothing();
     if (mode == "all") granularity();
     for (const int mover : {MK_MOVER_SM, MK_MOVER_CE})
       if (rank.world > 1 && (mover == MK_MOVER_SM || copies)) input_reused(mover);

@@ -21,6 +21,14 @@ struct Calls : Shapes {
     right(o, "input overwritten right after the call, " + name(o.p, c));
   }
 
+  // The status waits for nothing, not even for what runs on the default stream.
+  void status_waits_for_nothing() {
+    test::spin<<<1, 1>>>(30000000);
+    const bool at_once = mk_ag_gemm_status(op, nullptr, &error) == MK_OK && cudaStreamQuery(nullptr) == cudaErrorNotReady;
+    cuda(cudaDeviceSynchronize(), "status");
+    verdict(at_once, "the status waits for nothing");
+  }
+
   // Two operators on one context, by turns and without a host step in between.
   void two_operators() {
     mk_ag_gemm_desc d;

@@ -88,6 +88,9 @@ struct Shapes : Suite {
     for (int64_t m = 0; m <= 257; m += 3) one<__nv_bfloat16>({m, 72, 72}, config(MK_MOVER_AUTO, 0, 0), ++seed);
     one<__nv_bfloat16>({128 * w, 53248, 64}, config(MK_MOVER_AUTO, 0, 0), ++seed);  // many tiles in N
     if (rank.world > 1) return;
+    // Tiles that TMA can store and tiles that it cannot by turns, with little of K between them.
+    for (int call = 0; call < 5; ++call)
+      for (const int tile_n : {128, 256}) one<__nv_bfloat16>({33000, 257, 64}, config(MK_MOVER_SM, tile_n, 1), ++seed);
     one<__nv_bfloat16>({512, 1024, 147456}, config(MK_MOVER_AUTO, 0, 0), ++seed);   // a long K
     one<__nv_bfloat16>({33000, 64, 65536}, config(MK_MOVER_AUTO, 0, 0), ++seed);    // A of more than 2^31 elements
     one<__nv_bfloat16>({50000, 43008, 64}, config(MK_MOVER_AUTO, 0, 0), ++seed);    // C of more than 2^31 elements
