@@ -74,7 +74,7 @@ func TestCUDACompiler(t *testing.T) {
 // Where a compiler serves, pip is not asked for.
 func TestSetupForCUDA(t *testing.T) {
 	roots := compilers(t, "13.0", "12.0")
-	programs := map[string]string{"g++": "", "python3": "exit 1"}
+	programs := map[string]string{"g++": "cat >/dev/null", "python3": "exit 1"} // a compiler reads what it is given
 	if status, _, stderr := scriptRun(t, "setup.sh", programs, []string{"CUDA_HOME=" + roots[0]}, "cuda"); status != 0 {
 		t.Errorf("status %d, %s", status, stderr)
 	}
