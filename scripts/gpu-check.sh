@@ -171,7 +171,7 @@ if [ "$ranks" -gt 1 ]; then
     --json "$out/ag-nodes.json"
 fi
 if [ -n "$show" ] || command -v compute-sanitizer > /dev/null; then
-  for tool in memcheck synccheck racecheck; do step 100 "$tool.log" compute-sanitizer --tool "$tool" --error-exitcode 1 "${check[@]}" 1 quick; done
+  for tool in memcheck synccheck racecheck; do step 150 "$tool.log" compute-sanitizer --tool "$tool" --error-exitcode 1 "${check[@]}" 1 quick; done
 fi
 [ -z "$show" ] || exit 0
 
