@@ -137,7 +137,7 @@ case ${1:-build} in
     ;;
   cuda)
     need g++ compiles "${CXX:-g++}" c++
-    if ! "${BASH_SOURCE[0]%/*}/cuda-toolchain.sh" --have >/dev/null 2>&1; then # which pip is to install
+    if ! "$(dirname "${BASH_SOURCE[0]}")/cuda-toolchain.sh" --have >/dev/null 2>&1; then # which pip is to install
       need python3 command -v python3
       need python3-pip python3 -m pip --version
     fi

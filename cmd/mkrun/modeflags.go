@@ -109,7 +109,7 @@ func (f *topoFlags) modes(gathers bool) []modeFlags {
 			[]string{"json", "format", "tree", "output", "ascii", "color", "vocabulary", "explain", "check", "expect", "ranks"}, looks,
 			"is for what is shown, and --snapshot only captures; run mkrun topo --from on the snapshot with it",
 		},
-		{[]string{"ascii", "color"}, text, shown("is for text, not for")},
+		{[]string{"ascii"}, text, shown("is for text, not for")},
 		{[]string{"explain"}, f.format == "text", shown("is a text of its own, not for")},
 		{[]string{"vocabulary"}, f.format == "text", shown("is of the matrix, which is not in")},
 		{[]string{"vocabulary", "ranks"}, f.explain == "", "has no part in what --explain says; leave one of them out"},

@@ -5,6 +5,7 @@ package e2e
 import (
 	"encoding/json"
 	"net/netip"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -44,13 +45,15 @@ func TestOFIOverHosts(t *testing.T) {
 	nobody(t, time.Now(), settle)
 }
 
-// dataPort is where a rank on a host has its connection to another host.
+var bytesSent = regexp.MustCompile(`\bbytes_sent:(\d{7,})\b`) // a megabyte: probes are over
+
+// dataPort is where a rank on a host has its connection to another host, once data goes over it.
 func dataPort(t *testing.T, host string) string {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		for _, line := range lines(script(t, "exec", host, "ss", "-Htnp", "state", "established")) {
+		for _, line := range lines(script(t, "exec", host, "ss", "-HtnpiO", "state", "established")) {
 			fields := strings.Fields(line)
-			if len(fields) < 5 || !strings.Contains(line, `"mkrun"`) {
+			if len(fields) < 5 || !strings.Contains(line, `"mkrun"`) || !bytesSent.MatchString(line) {
 				continue
 			}
 			here, err1 := netip.ParseAddrPort(fields[2])

@@ -25,7 +25,10 @@ func New(bound, slack time.Duration, fire func()) *Watchdog {
 	return NewLenient(bound, slack, func() bool { return false }, fire)
 }
 
-// NewLenient is New for a peer whose silence may have an excuse. As long as it has one it is waited for.
+// mostExcused bounds excused silence, in bounds: a peer that is busy for ever says nothing for ever.
+const mostExcused = 40
+
+// NewLenient is New for a peer whose silence may have an excuse. As long as it has one it is waited for, up to mostExcused bounds.
 func NewLenient(bound, slack time.Duration, excuse func() bool, fire func()) *Watchdog {
 	now := time.Now()
 	w := &Watchdog{bound: bound, slack: slack, heard: now, due: now.Add(bound), fire: fire, excuse: excuse}
@@ -50,7 +53,7 @@ func (w *Watchdog) check() {
 	case wait > 0:
 	case late: // this process was stopped or starved; what the peer said meanwhile is still unread
 		wait = 2 * w.slack
-	case w.excuse():
+	case now.Sub(w.heard) < mostExcused*w.bound && w.excuse():
 		wait = w.slack
 	default:
 		w.timer = nil

@@ -79,3 +79,14 @@ func TestWatchdogWaitsWhileThereIsAnExcuse(t *testing.T) {
 		}
 	})
 }
+
+func TestWatchdogExcusesNothingForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		fired := make(chan time.Duration, 1)
+		NewLenient(3*time.Second, 500*time.Millisecond, func() bool { return true }, func() { fired <- time.Since(start) })
+		if got, want := <-fired, 2*time.Minute; got != want {
+			t.Errorf("fired after %v, want %v", got, want)
+		}
+	})
+}

@@ -23,6 +23,6 @@ end_running() {
   for pid in $(jobs -pr); do
     kill "$pid" 2> /dev/null
     wait "$pid"
-    kill -- "-$pid" 2> /dev/null # a timeout that had only just started its command leaves it behind
+    kill -KILL -- "-$pid" 2> /dev/null # what has not heeded its TERM, or came when a timeout had only just started its command
   done
 }
