@@ -255,6 +255,7 @@ void Network::reset(uint64_t job) {
   // What is copied later would come into the next generation.
   if (!settled) {
     constexpr const char* kText = "the device does not end the copies of the network that was reset";
+    verdict_.clear();  // the proxy may have said that it was aborted
     verdict_.set(MKNET_ERROR_SYSTEM, kText);
     fail(MKNET_ERROR_SYSTEM, "%s", kText);
   }
