@@ -99,9 +99,9 @@ struct AgGemmParamsOf : AgGemmHead {
   }
 };
 
-// As the host makes them, and those that most launches of one node are given. Each kernel is built for both and for AgGemmAlone: what
-// a launch cannot need is not in its code, because none of that is in a cache when a kernel starts, and 11 KB of parameters take half
-// a microsecond longer to hand over than 3.
+// As the host makes them, and those that most launches of one node are given. Each kernel is built for both and for AgGemmAlone: code
+// that a launch never runs was measured to lengthen it, and 11 KB of parameters take half a microsecond longer to hand over than 3
+// (docs/results.md).
 using AgGemmParams = AgGemmParamsOf<kMostSegments, kMostCopies, kMostSends, kMostNotices, kMostRaises>;
 using AgGemmFewParams = AgGemmParamsOf<8, 7, 0, 0, 16>;
 
@@ -121,7 +121,7 @@ struct AgGemmAlone : AgGemmProduct {
     return true;
   }
 };
-static_assert(sizeof(AgGemmParams) <= 16384 && sizeof(AgGemmFewParams) <= 4096 && sizeof(AgGemmAlone) <= 640,
+static_assert(sizeof(AgGemmParams) <= 16384 && sizeof(AgGemmFewParams) <= 4096 && sizeof(AgGemmAlone) <= 512,
               "kernel parameters; a launch takes 32764 bytes");
 
 // What the prologue of a copy-engine call waits for.

@@ -3,7 +3,7 @@
 // Roles of a CTA:   warp 0            producer: asks the gate, loads A and B by TMA
 //                   warp 1            push: sends the own shard to the peers (mover `sm`), else idle
 //                   warp 2            makes the mbarriers; send, in CTA 0: hands messages to other nodes to the proxy thread
-//                   warpgroups 1, 2   consumers: wgmma, store by TMA (without TMA: narrow tiles, by the first, and tails in N)
+//                   warpgroups 1, 2   consumers: wgmma, store by TMA (without TMA: narrow tiles, by the first, and tails)
 // Every CTA walks the tiles cta, cta + grid, ...; own rows come first, so that peers' rows arrive under them.
 #pragma once
 #include "kernels/ag_gemm_instance.h"

@@ -63,17 +63,24 @@ class Devices {
   }
   Side& operator[](int r) { return *sides_[static_cast<size_t>(r)]; }
 
-  // Connects, starts and verifies; the text of the first error.
-  std::string start() {
+  // Connects and starts; the text of the first error. `direct`: each rank sees the other's heap where that one's kernels do.
+  std::string connect(bool direct = false) {
     if (!text_.empty()) return text_;
     mknet_error e;
     for (int r = 0; r < 2; ++r) blob(r, 1 - r);
     for (int r = 0; r < 2; ++r) {
       const auto common = blob(1 - r, -1), own = blob(1 - r, r);
-      if (mknet_connect((*this)[r].net, 1 - r, common.data(), common.size(), own.data(), own.size(), nullptr, &e) != MKNET_OK) return e.text;
+      char* heap = direct ? (*this)[1 - r].heap() : nullptr;
+      if (mknet_connect((*this)[r].net, 1 - r, common.data(), common.size(), own.data(), own.size(), heap, &e) != MKNET_OK) return e.text;
     }
     for (auto& s : sides_)
       if (mknet_start(s->net, &e) != MKNET_OK) return e.text;
+    return "";
+  }
+  // Connects, starts and verifies; the text of the first error.
+  std::string start() {
+    if (std::string text = connect(); !text.empty()) return text;
+    mknet_error e;
     std::string other;
     std::thread t([&] {
       mknet_error e1;

@@ -9,52 +9,17 @@ using namespace test;
 
 namespace {
 
-// Two ranks, each of which sees the other's heap where that one's kernels do.
-struct Pair {
-  std::vector<std::unique_ptr<Side>> sides;
-
-  explicit Pair(const std::function<void(mknet_desc&)>& change) {
-    for (int r = 0; r < 2; ++r) {
-      sides.push_back(std::make_unique<Side>(false));
-      Side& s = *sides.back();
-      s.functions = s.memory.functions();
-      mknet_desc d;
-      MKNET_INIT(&d);
-      d.backend = "emu", d.rank = r, d.world = 2, d.job = 5, d.timeout_ns = kPatience;
-      d.device = &s.functions, d.device_producers = 1;
-      d.emu.direct = 1, d.emu.piece = 1024;
-      change(d);
-      NET_OK([&](mknet_error* e) { return mknet_create(&d, &s.net, e); });
-      for (const auto& [at, bytes] : {std::pair{uint64_t{0}, kDeviceHeap}, {kDeviceHeap, kDeviceSources}}) {
-        mknet_range range = range_of(s, at, bytes);
-        range.fd = -1;
-        NET_OK([&](mknet_error* e) { return mknet_register(s.net, &range, &s.region, e); });
-      }
-    }
-  }
-  ~Pair() {
-    for (auto& s : sides) mknet_destroy(s->net, nullptr);
-  }
-  Side& operator[](int r) { return *sides[static_cast<size_t>(r)]; }
-
-  void start() {
-    for (int r = 0; r < 2; ++r) blob(r, 1 - r);
-    for (int r = 0; r < 2; ++r) {
-      const auto common = blob(1 - r, -1), own = blob(1 - r, r);
-      NET_OK([&](mknet_error* e) {
-        return mknet_connect((*this)[r].net, 1 - r, common.data(), common.size(), own.data(), own.size(), (*this)[1 - r].heap(), e);
-      });
-    }
-    for (auto& s : sides) NET_OK([&](mknet_error* e) { return mknet_start(s->net, e); });
-  }
-
- private:
-  std::vector<unsigned char> blob(int r, int peer) {
-    uint64_t n = 0;
-    mknet_endpoint((*this)[r].net, peer, nullptr, &n, nullptr);
-    std::vector<unsigned char> b(n);
-    NET_OK([&](mknet_error* e) { return mknet_endpoint((*this)[r].net, peer, b.data(), &n, e); });
-    return b;
+// Two ranks whose kernels produce, each of which sees the other's heap.
+struct Pair : Devices {
+  explicit Pair(bool unordered = false)
+      : Devices(false, [=](mknet_desc& d) {
+          d.backend = "emu", d.bounce = 0, d.device_producers = 1;
+          d.emu.direct = 1, d.emu.piece = 1024, d.emu.unordered = unordered ? 1 : 0;
+        }, false) {}
+  void connect() {
+    const std::string text = Devices::connect(true);
+    if (!text.empty()) printf("%s\n", text.c_str());
+    CHECK(text.empty());
   }
 };
 
@@ -85,8 +50,8 @@ mknet_command send_of(const Side& from, uint64_t target, uint64_t bytes, uint64_
 // A drain waits for what kernels pushed, although nobody counts at `tail`, and for no more.
 TEST(emu_device_drain_with_kernels) {
   for (const bool unordered : {false, true}) {
-    Pair p([&](mknet_desc& d) { d.emu.unordered = unordered ? 1 : 0; });
-    p.start();
+    Pair p(unordered);
+    p.connect();
     Kernel kernel(p[0].net);
     for (uint64_t i = 1; i <= 300; ++i) kernel.push(send_of(p[0], 4096, 3000, 1024, i));
     NET_OK([&](mknet_error* e) { return mknet_drain(p[0].net, kPatience, e); });
@@ -98,8 +63,8 @@ TEST(emu_device_drain_with_kernels) {
 TEST(emu_device_nothing_is_copied_behind_a_reset) {
   for (const bool unordered : {false, true})
     for (const bool destroy : {false, true}) {
-      Pair p([&](mknet_desc& d) { d.emu.unordered = unordered ? 1 : 0; });
-      p.start();
+      Pair p(unordered);
+      p.connect();
       memset(p[0].sources(), 7, 4096);
       p[0].memory.stall(true);
       Kernel(p[0].net).push(send_of(p[0], 4096, 4096, 1024, 1));
@@ -120,8 +85,8 @@ TEST(emu_device_nothing_is_copied_behind_a_reset) {
 
 // A device that does not come to an end is said to be one, and the reset is none.
 TEST(emu_device_that_hangs_is_not_reset) {
-  Pair p([](mknet_desc&) {});
-  p.start();
+  Pair p;
+  p.connect();
   p[0].memory.stall(true);
   Kernel(p[0].net).push(send_of(p[0], 4096, 4096, 1024, 1));
   while (p[0].memory.waiting() == 0) std::this_thread::yield();
@@ -131,7 +96,7 @@ TEST(emu_device_that_hangs_is_not_reset) {
   p[0].memory.stall(false);
   NET_OK([&](mknet_error* f) { return mknet_reset(p[0].net, 6, f); });
   NET_OK([&](mknet_error* f) { return mknet_reset(p[1].net, 6, f); });
-  p.start();
+  p.connect();
   Kernel(p[0].net).push(send_of(p[0], 4096, 4096, 1024, 2));
   CHECK(p[1].wait(1024, 2));
 }
