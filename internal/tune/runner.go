@@ -58,9 +58,10 @@ func (r Runner) Measure(ctx context.Context, settings []config.Settings, calls i
 		return times, nil
 	}
 	for i, run := range runs {
-		if err := r.together(ctx, []*request.Resolved{run}, at[i:i+1], times); errors.Is(err, ErrStopped) || ctx.Err() != nil {
-			return nil, err
-		} else if err != nil {
+		if err := r.together(ctx, []*request.Resolved{run}, at[i:i+1], times); err != nil {
+			if errors.Is(err, ErrStopped) || ctx.Err() != nil {
+				return nil, err
+			}
 			times[at[i]].Failed = err.Error()
 		}
 	}
@@ -86,7 +87,7 @@ func (r Runner) Check(ctx context.Context, s config.Settings) error {
 	}
 	docs, err := r.Launch(ctx, []*request.Resolved{run})
 	switch {
-	case errors.Is(err, ErrStopped) || ctx.Err() != nil:
+	case err != nil && (errors.Is(err, ErrStopped) || ctx.Err() != nil):
 		return err
 	case err != nil:
 		return &WrongError{err.Error()}

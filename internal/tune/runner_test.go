@@ -120,6 +120,18 @@ func TestCheck(t *testing.T) {
 	if wrong := check("b", config.Settings{}); !strings.Contains(wrong, "of the worst tile 2; at most 3") || jobs != 2 {
 		t.Errorf("%q after %d jobs", wrong, jobs)
 	}
+	// A result is wrong whenever the user's signal comes.
+	ended, cancel := context.WithCancel(context.Background())
+	end := r
+	end.Launch = func(ctx context.Context, runs []*request.Resolved) ([]*report.Document, error) {
+		cancel()
+		return r.Launch(ctx, runs)
+	}
+	var wrong *WrongError
+	if err := end.Check(ended, config.Settings{}); !errors.As(err, &wrong) {
+		t.Errorf("ended while a wrong result was checked: %v", err)
+	}
+	jobs = 2
 	fails = errors.New("rank 0 died")
 	if wrong := check("c", config.Settings{}); wrong != "rank 0 died" {
 		t.Errorf("%q", wrong)

@@ -68,7 +68,7 @@ func (s *Session) Run(ctx context.Context) error {
 	for i, shape := range s.Shapes {
 		err := s.tune(ctx, journal, i, shape, &entries[i])
 		switch {
-		case errors.Is(err, ErrStopped) || ctx.Err() != nil:
+		case err != nil && (errors.Is(err, ErrStopped) || ctx.Err() != nil):
 			return err
 		case err != nil: // the other shapes may do
 			entries[i].Found = Found{}

@@ -121,6 +121,43 @@ func TestSessionKeepsTheDateOfWhatItFinds(t *testing.T) {
 	}
 }
 
+// Whichever job the user's signal finds it in, even one that comes to its end: it does not say that all is done unless it is.
+func TestSessionEndedInAnyJob(t *testing.T) {
+	// run ends it in a job, and returns how many jobs there were.
+	run := func(at int) (jobs int, err error) {
+		ctx, cancel := context.WithCancelCause(context.Background())
+		defer cancel(nil)
+		dir := t.TempDir()
+		s := Session{
+			Request: small(), Shapes: []request.ListedShape{{M: 64, N: 32, K: 16}, {M: 65, N: 32, K: 16}}, Calls: 2, Budget: 5, Check: true,
+			Results: filepath.Join(dir, "r.jsonl"), Write: filepath.Join(dir, "w.yaml"), Out: io.Discard, Progress: io.Discard, Today: "2026-12-01",
+			Launch: func(_ context.Context, runs []*request.Resolved) (docs []*report.Document, err error) {
+				if jobs++; jobs == at {
+					cancel(errors.New("you sent interrupt"))
+				}
+				for range runs {
+					docs = append(docs, &report.Document{Status: report.Pass, TimeMS: &report.Times{Median: 2}, Check: &report.Check{}})
+				}
+				return docs, nil
+			},
+		}
+		err = s.Run(ctx)
+		return jobs, err
+	}
+	all, err := run(0)
+	if err != nil || all < 4 {
+		t.Fatalf("%d jobs, %v", all, err)
+	}
+	for at := 1; at < all; at++ {
+		if jobs, err := run(at); !errors.Is(err, ErrStopped) || jobs != at {
+			t.Errorf("ended in job %d of %d: %d jobs, %v", at, all, jobs, err)
+		}
+	}
+	if _, err := run(all); err != nil {
+		t.Errorf("ended in the last job: %v", err)
+	}
+}
+
 func TestSessionRefuses(t *testing.T) {
 	for name, change := range map[string]func(*Session){
 		"budget": func(s *Session) { s.Budget = 0 },
